@@ -1,0 +1,172 @@
+"""The composition root: what the worker is made of, how it starts, and how it stops. Read from top to bottom.
+
+Boot: logs -> signals -> database there and right -> loops -> first heartbeat answered -> READY.
+Drain (`daemon.drain`): claim no more -> hand back -> wait -> record -> stop the heartbeat -> close SMTP -> close the pool.
+
+All tasks live in the TaskGroups here. A loop that ends by a surprise ends the process: what we hold is then taken over by others
+when its lease expires, which is safer than going on without a heartbeat or a recorder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from typing import Any
+
+import structlog
+
+from daemon import __version__, boot, handlers, logs
+from daemon.attempt import MailAttempt, Means
+from daemon.batch import Batch
+from daemon.claimer import Claimer
+from daemon.core.settings import Settings
+from daemon.drain import Drain
+from daemon.heartbeat import Heartbeat
+from daemon.notify import Notifier
+from daemon.ports import Ports
+from daemon.recorder import Recorder
+from daemon.session import Identity, Session
+from daemon.slot import Slot
+from daemon.slots import Held
+from daemon.smtp.relays import Relays
+from daemon.store import Store
+from daemon.sweeper import Sweeper
+from daemon.watch import Watch, give_up_on_relays
+
+DRAINED, UNAVAILABLE, UNFINISHED = 0, 69, 75
+ONCE_STARTUP_S = 30.0
+
+log = structlog.get_logger("mailslot.app")
+
+
+def run(settings: Settings, *, once: bool) -> int:
+    """Run the worker until it has drained, or with `once` until nothing is due; returns its exit code.
+
+    Raises MailslotError for what must be put right before it can start.
+    """
+    logs.configure(settings.log, stream=sys.stdout)
+    functions = handlers.load(settings.handlers)
+    try:
+        return asyncio.run(_run(settings, functions, once=once))
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from group
+
+
+async def _run(settings: Settings, functions: dict[str, handlers.Function], *, once: bool) -> int:
+    worker = Worker(settings, functions, Ports(), once=once)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, worker.drain.request)
+    try:
+        await worker.store.open()
+        return await worker.serve() if await worker.boot() else DRAINED
+    finally:
+        worker.relays.close()
+        worker.store.close()
+
+
+class Worker:
+    """One process: its parts, and the order in which they run."""
+
+    def __init__(self, settings: Settings, functions: dict[str, handlers.Function], ports: Ports, *, once: bool = False) -> None:
+        host = socket.gethostname()
+        self.settings = settings
+        self.once = once
+        self.ports = ports
+        self.notifier = Notifier(os.environ)
+        self.identity = Identity(
+            key=ports.token().int >> 66,
+            owner=f"{settings.worker.name or host}:{os.getpid()}",
+            host=host,
+            pid=os.getpid(),
+            version=__version__,
+            concurrency=settings.worker.concurrency,
+        )
+        self.store = Store(settings, self.identity.owner, ports)
+        self.held = Held(settings.worker.concurrency)
+        self.heartbeat = Heartbeat(settings, self.held, self.store, ports)
+        self.relays = Relays(settings.relay, boottime_s=ports.boottime_s, chance=ports.number)
+        self.claimer = Claimer(
+            settings,
+            self.store,
+            ports,
+            may_claim=lambda: self.heartbeat.healthy,
+            kinds_without=lambda: () if self.relays.usable else ("email",),
+            once=once,
+        )
+        self.drain = Drain(settings.worker, self.held, self.claimer, self.notifier)
+        self.marks = Batch(self.store.mark)
+        self.recorder = Recorder(self.store, ports, reconnect_max_s=settings.database.reconnect_max_s)
+        self.sweeper = Sweeper(
+            settings,
+            self.store,
+            ports,
+            on_swept=self.claimer.wake,
+            on_suspect=lambda due: self.claimer.suspect(due=due),
+        )
+        self.session = Session(settings, self.identity, on_wake=self.claimer.wake, on_lost=self.heartbeat.hurry)
+        self.watch = Watch(settings, self.claimer, self.heartbeat, self.held, ports)
+        self.means = Means(settings, self.relays, self.marks.ask, lambda: self.recorder.sick, ports)
+        self.attempts: dict[str, handlers.Attempt] = {
+            "email": MailAttempt(self.means),
+            **{kind: handlers.FunctionAttempt(self.means, function) for kind, function in functions.items()},
+        }
+        self.heartbeat.on_recovered = self.claimer.wake
+        self.heartbeat.on_ready = self.announce
+        self.relays.on_change = self.claimer.wake
+
+    async def boot(self) -> bool:
+        """Wait for the database, or for a signal; returns whether to go on."""
+        timeout_s = self.settings.database.startup_timeout_s or (ONCE_STARTUP_S if self.once else 0.0)
+        self.notifier.status("waiting for the database")
+        async with asyncio.TaskGroup() as tasks:
+            check: asyncio.Future[Any] = tasks.create_task(boot.ready(self.store, self.settings, self.ports, timeout_s=timeout_s))
+            await asyncio.wait({check, self.drain.begun}, return_when=asyncio.FIRST_COMPLETED)
+            check.cancel()
+        return not check.cancelled()
+
+    def announce(self) -> None:
+        """Say that the worker works: its database is right, and its first heartbeat was answered."""
+        worker = self.settings.worker
+        log.info(
+            "daemon.ready",
+            owner=self.identity.owner,
+            version=__version__,
+            concurrency=worker.concurrency,
+            queues=worker.queues,
+        )
+        self.notifier.ready("working")
+
+    async def serve(self) -> int:
+        """Work until drained; returns the exit code. The heartbeat is stopped last."""
+        async with asyncio.TaskGroup() as tasks:
+            loops = [
+                tasks.create_task(loop)
+                for loop in (
+                    self.marks.run(),
+                    self.recorder.run(),
+                    self.claimer.run(),
+                    self.sweeper.run(),
+                    self.relays.run(),
+                    self.watch.run(self.notifier),
+                    self.heartbeat.run(self.session),
+                )
+            ]
+            impatience = tasks.create_task(
+                give_up_on_relays(lambda: self.relays.usable or not self.once, self.drain.request, self.ports)
+            )
+            slots = {
+                tasks.create_task(Slot(self.means, self.held, self.claimer, self.recorder, self.attempts).run())
+                for _ in range(self.settings.worker.concurrency)
+            }
+            finished = await self.drain.run(slots)
+            for task in (*loops, impatience):
+                task.cancel()
+        await self.session.leave()
+        log.info("daemon.stopped", finished=finished)
+        if not finished:
+            return UNFINISHED
+        return DRAINED if impatience.cancelled() else UNAVAILABLE

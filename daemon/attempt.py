@@ -1,0 +1,292 @@
+"""The story: one job, one attempt to hand its message to a relay.
+
+    compose          the bytes, proven against the payload; what can't be built is dead, and no connection is used
+    check out        a connection of the first relay that works
+    MAIL RCPT DATA   who is accepted, who is refused
+    body             everything but the final dot
+    mark             in parallel with the body: the fenced write without which no dot is written
+    dot              in one synchronous step: lease trusted, outcomes recordable, connection alive -> write
+    answer           waited for, never cancelled
+    conclusion       a value; the slot records it, and only then is the connection used again
+
+Until the dot everything may be interrupted at any await, by the end of the trust window, by a lost lease, by a drain: the
+connection is aborted (no QUIT, no RSET) and the job handed back, because without the dot nothing was sent (RFC 5321 4.1.1.10).
+From the dot on nothing interrupts, because only the answer tells.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+
+import structlog
+
+from daemon.core.errors import StoreRefused, StoreUnavailable
+from daemon.core.message import Message, Unbuildable, compose
+from daemon.core.outcome import (
+    RELEASED_S,
+    Answer,
+    Conclusion,
+    Entries,
+    Entry,
+    Exchange,
+    Release,
+    by_evidence,
+    given_up,
+    marked,
+    remaining,
+    settle,
+    standing,
+)
+from daemon.core.retry import backoff_s
+from daemon.core.settings import Settings
+from daemon.core.smtp import Report, Stage
+from daemon.core.trust import TrustWindow
+from daemon.core.verdicts import Decision, Verdict, decide, stale
+from daemon.ports import Ports
+from daemon.slots import DRAINING, Lease
+from daemon.smtp.connection import Connection
+from daemon.smtp.relays import Relays
+from daemon.store import Marked, MarkRequest
+
+BUSY_PAUSE_S = 0.05
+"""Between two questions for a mark while another transaction holds the row."""
+
+log = structlog.get_logger("mailslot.attempt")
+
+
+class Interruptible:
+    """Runs a block only while the lease is trusted and wanted; raises TimeoutError out of it otherwise.
+
+    The timer runs on the loop's clock, which stops while the machine sleeps, so it is a convenience. Safety rests on
+    `forbidden`, which reads the boot clock.
+    """
+
+    def __init__(self, lease: Lease, boottime_s: Callable[[], float]) -> None:
+        self._lease = lease
+        self._boottime_s = boottime_s
+        self._timeout = asyncio.timeout(None)
+
+    async def __aenter__(self) -> None:
+        await self._timeout.__aenter__()
+        self._lease.rearm = self._rearm
+        self._rearm()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lease.rearm = None
+        await self._timeout.__aexit__(kind, error, trace)
+
+    def expired(self) -> bool:
+        """Whether it was this that interrupted the block."""
+        return self._timeout.expired()
+
+    def _rearm(self) -> None:
+        left_s = 0.0 if self._lease.given_up else self._lease.until_mono - self._boottime_s()
+        with suppress(RuntimeError):  # it has fired already
+            self._timeout.reschedule(asyncio.get_running_loop().time() + left_s)
+
+
+def forbidden(lease: Lease, boottime_s: Callable[[], float], *, sick: bool) -> str | None:
+    """Return why what can't be taken back must not be begun now, or None. Called in the same step that begins it."""
+    if lease.given_up:
+        return lease.given_up
+    if boottime_s() >= lease.until_mono:
+        return "lease_untrusted"
+    return "outcomes_unrecordable" if sick else None
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What an attempt works with; the ports of the simulation."""
+
+    settings: Settings
+    relays: Relays
+    mark: Callable[[MarkRequest], Awaitable[Marked]]
+    recorder_sick: Callable[[], bool]
+    ports: Ports
+
+    @property
+    def trust(self) -> TrustWindow:
+        """The arithmetic of the leases."""
+        return TrustWindow(self.settings.lease.duration_s, self.settings.lease.margin_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Everything but the dot is with the relay, and the mark said go; `refused` are those that RCPT turned away."""
+
+    connection: Connection
+    refused: Mapping[str, Answer]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The exchange ended before the dot; `refused` are those that RCPT had turned away by then."""
+
+    report: Report
+    refused: Mapping[str, Answer]
+
+
+class MailAttempt:
+    """The attempt of kind `email`: called with a lease, returns its conclusion. Holds no state of a job between calls."""
+
+    def __init__(self, means: Means) -> None:
+        self._means = means
+
+    async def __call__(self, lease: Lease) -> Conclusion:
+        """Try once to send the job. Cancelling is safe before the dot; past it the answer would be lost, so nobody does."""
+        job = lease.job
+        if job.payload is None:
+            return given_up(job, {}, "dead", "payload_too_large", f"{job.payload_bytes} bytes")
+        message = compose(job.payload, uid=job.uid, created_at=job.created_at, defaults=self._means.settings.mail)
+        if isinstance(message, Unbuildable):
+            return given_up(job, {}, "dead", message.reason, str(message))
+        entries = standing(job, message.recipients)
+        if not remaining(entries):
+            return given_up(job, entries, "dead", "nobody_remains")
+        try:
+            async with Interruptible(lease, self._means.ports.boottime_s):
+                ready = await self._up_to_the_dot(lease, message, entries)
+        except TimeoutError:
+            return Release(lease.given_up or "lease_untrusted", 0.0 if lease.given_up == DRAINING else RELEASED_S)
+        if not isinstance(ready, Ready):
+            return ready
+        return await self._dot(lease, ready, entries)
+
+    async def _up_to_the_dot(self, lease: Lease, message: Message, entries: dict[str, Entry]) -> Ready | Conclusion:
+        relays = self._means.relays
+        while True:
+            lease.stage = Stage.CONNECT
+            connection = await relays.check_out()
+            if isinstance(connection, Report):
+                return self._conclude(lease, entries, connection, {})
+            try:
+                ready = await self._transaction(lease, connection, message, entries)
+            except BaseException:
+                connection.abort()
+                relays.check_in(connection)
+                raise
+            if isinstance(ready, Ended) and stale(ready.report):
+                # The connection had aged, which says nothing about the job: once more on another one. Aged ones don't come
+                # back from the pool, so a fresh one ends this at the latest.
+                connection.abort()
+                relays.check_in(connection)
+                continue
+            lease.afterwards = partial(relays.check_in, connection)
+            if isinstance(ready, Ended):
+                return self._conclude(lease, entries, ready.report, ready.refused, connection)
+            return ready
+
+    async def _transaction(
+        self, lease: Lease, connection: Connection, message: Message, entries: dict[str, Entry]
+    ) -> Ready | Ended | Conclusion:
+        lease.stage = Stage.MAIL
+        to = remaining(entries)
+        envelope = await connection.envelope(
+            message.envelope_from, to, size=len(message.content), smtputf8=message.needs_smtputf8
+        )
+        refused = {
+            address: Answer(self._decide(Report(connection.relay, Stage.RCPT, reply, connection.reused)), str(reply))
+            for address, reply in envelope.replies.items()
+            if not reply.positive
+        }
+        if envelope.failure is not None:
+            return Ended(envelope.failure, refused)
+        lease.stage = Stage.BODY
+        connection.send_body(message.content)
+        instead = await self._mark(lease, entries, refused, envelope.accepted)
+        if instead is not None:
+            connection.abort()
+            return instead
+        early = await connection.drained()
+        if early is not None:
+            return Ended(connection.report(early), refused)
+        return Ready(connection, refused)
+
+    async def _mark(
+        self, lease: Lease, entries: dict[str, Entry], refused: Mapping[str, Answer], sending: tuple[str, ...]
+    ) -> Conclusion | None:
+        """Ask for the mark; returns None for go, else what the job's conclusion is instead of a dot."""
+        request = MarkRequest(lease.job, marked(lease.job, entries, refused, sending), sending)
+        return instead_of_go(lease, entries, await ask_mark(lease, self._means, request))
+
+    async def _dot(self, lease: Lease, ready: Ready, entries: dict[str, Entry]) -> Conclusion:
+        means, connection = self._means, ready.connection
+        reason = forbidden(lease, means.ports.boottime_s, sick=means.recorder_sick())
+        if reason is not None or not connection.write_dot():
+            connection.abort()
+            return Release(reason or "connection_closed", 0.0 if reason == DRAINING else RELEASED_S, connection.relay)
+        lease.past_dot, lease.stage, lease.hang_up = True, Stage.DOT, connection.abort
+        report = connection.report(await connection.dot_reply())
+        lease.hang_up = None
+        return self._conclude(lease, entries, report, ready.refused, connection)
+
+    def _conclude(
+        self,
+        lease: Lease,
+        entries: dict[str, Entry],
+        report: Report,
+        refused: Mapping[str, Answer],
+        connection: Connection | None = None,
+    ) -> Conclusion:
+        """Turn the end of an exchange into the job's conclusion: who was refused at RCPT keeps that, the others share the end."""
+        settings = self._means.settings
+        to = remaining(entries)
+        if len(refused) == len(to):  # nobody was accepted; what is the relay's fault outweighs what is a recipient's
+            last = max(refused.values(), key=lambda answer: answer.decision.verdict in {Verdict.FREE, Verdict.PAUSE})
+        else:
+            last = Answer(self._decide(report), str(report.answer))
+        if connection is not None:
+            self._means.relays.note(connection.relay, last.decision)
+        answers = {address: refused.get(address, last) for address in to}
+        return settle(
+            lease.job,
+            entries,
+            Exchange(report.stage, report.relay, last, answers),
+            max_doubts=settings.lease.max_doubts,
+            backoff_s=backoff_s(lease.job.attempt, settings.retry, self._means.ports.number()),
+        )
+
+    def _decide(self, report: Report) -> Decision:
+        return decide(report, configured_sender=bool(self._means.settings.mail.envelope_from))
+
+
+async def ask_mark(lease: Lease, means: Means, request: MarkRequest) -> Marked | Release:
+    """Ask for the mark until there is a decision; a go moves the lease's trust window. A failed question is no go."""
+    while True:
+        asked_mono = means.ports.boottime_s()
+        try:
+            decision = await means.mark(request)
+        except (StoreUnavailable, StoreRefused):
+            return Release("mark_unanswered", RELEASED_S)
+        if decision.verdict == "go":
+            lease.marked = True
+            lease.limit(means.trust.until_mark(asked_mono, decision.expires_in_s))
+            return decision
+        if decision.verdict != "busy":
+            return decision
+        await asyncio.sleep(BUSY_PAUSE_S)
+
+
+def instead_of_go(lease: Lease, entries: Entries, decision: Marked | Release) -> Conclusion | None:
+    """Return the job's conclusion where the mark said anything but go; None for go."""
+    if isinstance(decision, Release):
+        return decision
+    match decision.verdict:
+        case "go":
+            return None
+        case "evidence":
+            log.warning("job.evidence_found", job_id=lease.job.id, recipients=len(decision.accepted))
+            return by_evidence(lease.job, entries, decision.accepted)
+        case "cancelled":
+            return given_up(lease.job, entries, "cancelled", "cancelled")
+        case "expired":
+            return given_up(lease.job, entries, "dead", "expired")
+        case _:
+            return Release("lease_lost")

@@ -1,0 +1,47 @@
+"""`mailslot run` and `mailslot dev`: hands settings to the daemon, or arguments to the demonstration."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from importlib import import_module
+
+from daemon.cli.exits import Exit, UsageError
+from daemon.cli.options import settings_of_worker
+from daemon.cli.render import as_json
+from daemon.core.errors import ConfigError
+
+
+def run(arguments: Namespace) -> int:
+    """Start the daemon; returns its exit code when it has drained."""
+    if arguments.check_config:
+        return check_config(arguments)
+    if arguments.json:
+        raise UsageError("--json goes with --check-config; the daemon's log is JSON lines wherever it isn't a terminal")
+    settings = settings_of_worker(arguments)
+    from daemon import app  # noqa: PLC0415 - the daemon and its libraries are loaded only to be run
+
+    return app.run(settings, once=arguments.once)
+
+
+def check_config(arguments: Namespace) -> int:
+    """Say every problem of the configuration, each with its key; nothing else is started or tried."""
+    try:
+        settings_of_worker(arguments)
+    except ConfigError as error:
+        if not arguments.json:
+            raise
+        print(as_json({"ok": False, "problems": [{"key": each.path, "problem": each.message} for each in error.problems]}))
+        return Exit.CONFIGURATION
+    print(as_json({"ok": True, "problems": []}) if arguments.json else "ok")
+    return Exit.DONE
+
+
+def dev(arguments: Namespace) -> int:
+    """Start the demonstration with its own database and inbox."""
+    try:
+        demo = import_module("daemon.dev.demo")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("daemon"):
+            raise
+        raise UsageError(f"mailslot dev needs {error.name}, which isn't installed; run `pip install 'mailslot[dev]'`") from error
+    return int(demo.main(arguments))

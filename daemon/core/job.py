@@ -1,0 +1,35 @@
+"""A job as a worker holds it: what the claim returned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One claimed row: one message to one envelope, under one lease."""
+
+    id: int
+    uid: UUID
+    token: UUID
+    queue: str
+    kind: str
+    priority: int
+    payload: str | None
+    """The payload as JSON text; None when it is larger than this worker accepts."""
+    payload_bytes: int
+    recipients: str | None
+    """Verdicts of earlier attempts as JSON text, address -> {verdict, reply, doubted}; None when there are none."""
+    attempt: int
+    """Counts this attempt."""
+    max_attempts: int
+    crashes: int
+    doubts: int
+    on_doubt: str
+    created_at: datetime
+    available_at: datetime
+    expires_at: datetime
+    traceparent: str | None = None
+    taken_over: bool = False

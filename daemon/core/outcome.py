@@ -1,0 +1,224 @@
+"""What an attempt means for its job: recipients' verdicts in, one record or release out.
+
+A job is one message to one envelope, and each recipient has a verdict of its own:
+
+    later      still to be sent to            dead       refused for good
+    sent       a relay answered 2xx           in_doubt   the answer to a dot is missing and nobody will ask again
+    marked     covered by a dot that may be on its way (only while the job is marked)
+
+The job goes on while anybody is `later`. When nobody is, it ends as in_doubt if anybody is, else as sent if anybody is, else as
+dead; `partial` says that they differ. Whoever was once in doubt never ends as dead: a refusal of the second copy says nothing
+about the first.
+
+Nothing here does I/O. The SQL repeats one rule, in `mailslot.ending`, because cancel requests and earlier doubts are only known
+for certain under the row's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from daemon.core.job import Job
+from daemon.core.smtp import Stage
+from daemon.core.verdicts import Decision, Verdict
+
+EVERYBODY = "*"
+"""The one recipient of a job that isn't mail."""
+RELEASED_S = 1.0
+"""Pause before a job is tried again that went back through no fault of its own, so that nothing spins."""
+
+
+class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where one recipient stands."""
+
+    verdict: str = "later"
+    reply: str | None = None
+    doubted: bool = False
+
+
+Entries = Mapping[str, Entry]
+_decoder = msgspec.json.Decoder(dict[str, Entry])
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """An outcome (or back to ready with a delay) that is written under the job's token. Field by field: `sql/record.sql`."""
+
+    verdict: str
+    outcome: str | None = None
+    delay_s: float = 0.0
+    doubts: int = 0
+    reason: str | None = None
+    relay: str | None = None
+    reply: str | None = None
+    recipients: str | None = None
+    assumed: bool = False
+    stage: Stage | None = None
+    accepted: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The job goes back unharmed, its attempt given back: nothing was sent, nothing was learnt about the message."""
+
+    reason: str
+    delay_s: float = 0.0
+    relay: str | None = None
+    reply: str | None = None
+
+
+Conclusion = Record | Release
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What was decided for one recipient, and the reply that decided it."""
+
+    decision: Decision
+    reply: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """What an attempt got for whom, and how far it came."""
+
+    stage: Stage
+    relay: str | None
+    last: Answer
+    answers: Mapping[str, Answer]
+
+
+def standing(job: Job, addresses: Iterable[str]) -> dict[str, Entry]:
+    """Return where each recipient of the envelope stands before this attempt, in the envelope's order."""
+    if job.recipients is None:
+        return {address: Entry(doubted=job.doubts > 0) for address in addresses}
+    known = _decoder.decode(job.recipients)
+    entries = {address: known.get(address, Entry()) for address in addresses}
+    return {a: replace_verdict(entry, "later") if entry.verdict == "marked" else entry for a, entry in entries.items()}
+
+
+def replace_verdict(entry: Entry, verdict: str, reply: str | None = None) -> Entry:
+    """Return the entry with another verdict, and with the reply if there is one."""
+    return Entry(verdict, reply or entry.reply, entry.doubted)
+
+
+def remaining(entries: Entries) -> tuple[str, ...]:
+    """Return the recipients that are still to be sent to."""
+    return tuple(address for address, entry in entries.items() if entry.verdict == "later")
+
+
+def written(entries: Entries, doubts: int) -> str | None:
+    """Return the entries as the row stores them: JSON, or None when all are alike and the row's own columns say it all."""
+    kinds = {(entry.verdict, entry.doubted) for entry in entries.values()}
+    if len(kinds) == 1 and kinds.pop()[1] == (doubts > 0):
+        return None
+    return msgspec.json.encode(entries).decode()
+
+
+def marked(job: Job, entries: Entries, answers: Mapping[str, Answer], sending: Iterable[str]) -> str | None:
+    """Return the recipients as they stand while the dot is on its way: those it covers are marked, refusals are kept."""
+    covered = set(sending)
+    standing_now = {
+        address: replace_verdict(entry, "marked") if address in covered else _judged(entry, answers.get(address))
+        for address, entry in entries.items()
+    }
+    return written(standing_now, job.doubts)
+
+
+def settle(job: Job, entries: Entries, exchange: Exchange, *, max_doubts: int, backoff_s: float) -> Conclusion:
+    """Decide what the exchange means for the job.
+
+    `entries` is where the recipients stood before, `backoff_s` the delay for those put off without a hint of their own. Returns
+    a Release when the relay or the configuration was at fault and no dot was written, else a Record.
+    """
+    decision = exchange.last.decision
+    if decision.verdict is Verdict.PAUSE:  # the relay's pause holds the job back; another relay may take it at once
+        return Release(decision.reason, 0.0, exchange.relay, exchange.last.reply)
+    if decision.verdict is Verdict.FREE:
+        wait_s = RELEASED_S if decision.wait_s is None else decision.wait_s
+        return Release(decision.reason, wait_s, exchange.relay, exchange.last.reply)
+    doubt = decision.verdict is Verdict.DOUBT
+    fate = _fate_of_doubt(job, max_doubts)
+    after = {
+        address: Entry(fate, entry.reply, doubted=True)
+        if (answer := exchange.answers.get(address)) and answer.decision.verdict is Verdict.DOUBT
+        else _judged(entry, answer)
+        for address, entry in entries.items()
+    }
+    record = Record(
+        verdict=decision.verdict.value,
+        delay_s=_delay(after, exchange.answers, backoff_s),
+        doubts=int(doubt),
+        reason=decision.reason,
+        relay=exchange.relay,
+        reply=exchange.last.reply,
+        assumed=doubt and fate == "sent",
+        stage=exchange.stage,
+        accepted=tuple(a for a, answer in exchange.answers.items() if answer.decision.verdict is Verdict.SENT),
+    )
+    return _finished(job, record, after, used_up=job.attempt >= job.max_attempts)
+
+
+def by_evidence(job: Job, entries: Entries, accepted: Iterable[str]) -> Record:
+    """Record what an earlier lease's evidence says: those recipients have it. The others are tried again at once."""
+    known = set(accepted)
+    after = {a: replace_verdict(entry, "sent") if a in known else entry for a, entry in entries.items()}
+    return _finished(job, Record(verdict=Verdict.SENT.value, reason="evidence"), after, used_up=False)
+
+
+def given_up(job: Job, entries: Entries, outcome: str, reason: str, detail: str | None = None) -> Record:
+    """End the job for those who remain, as dead or cancelled; who is in doubt or has it keeps that."""
+    record = Record(verdict=Verdict.REJECTED.value, reason=reason, reply=detail, stage=Stage.BUILD)
+    finished = _finished(job, record, entries, used_up=True)
+    return replace(finished, outcome=outcome, reason=reason) if finished.outcome == "dead" else finished
+
+
+def broken(job: Job, error: str, *, in_doubt: bool, backoff_s: float) -> Record:
+    """Conclude for an attempt that ended in a surprise of our own making: tried again until the attempts are used up.
+
+    `in_doubt` when the dot had been written; then nobody knows.
+    """
+    if in_doubt:
+        return Record(verdict=Verdict.DOUBT.value, outcome="in_doubt", doubts=1, reason="internal_error", reply=error)
+    outcome = "dead" if job.attempt >= job.max_attempts else None
+    return Record(Verdict.LATER.value, outcome, backoff_s, reason="internal_error", reply=error, recipients=job.recipients)
+
+
+def _judged(entry: Entry, answer: Answer | None) -> Entry:
+    if answer is None:
+        return entry
+    verdict = answer.decision.verdict
+    if verdict is Verdict.SENT:
+        return replace_verdict(entry, "sent", answer.reply)
+    if verdict is Verdict.REJECTED:
+        return replace_verdict(entry, "in_doubt" if entry.doubted else "dead", answer.reply)
+    return replace_verdict(entry, "later", answer.reply)
+
+
+def _fate_of_doubt(job: Job, max_doubts: int) -> str:
+    if job.on_doubt == "assume_sent":
+        return "sent"
+    resend = job.on_doubt == "resend" and job.doubts + 1 <= max_doubts and job.attempt < job.max_attempts
+    return "later" if resend else "in_doubt"
+
+
+def _delay(after: Entries, answers: Mapping[str, Answer], backoff_s: float) -> float:
+    waits = [answers[a].decision.wait_s for a in remaining(after) if a in answers]
+    return max((backoff_s if wait is None else wait for wait in waits), default=0.0)
+
+
+def _finished(job: Job, record: Record, after: Entries, *, used_up: bool) -> Record:
+    if used_up:
+        after = {
+            a: replace_verdict(e, "in_doubt" if e.doubted else "dead") if e.verdict == "later" else e for a, e in after.items()
+        }
+    stored = written(after, job.doubts + record.doubts)
+    if remaining(after):
+        return replace(record, outcome=None, recipients=stored, assumed=False)
+    verdicts = {entry.verdict for entry in after.values()}
+    outcome = next((v for v in ("in_doubt", "sent") if v in verdicts), "dead")
+    reason = "partial" if len(verdicts) > 1 else record.reason
+    return replace(record, outcome=outcome, reason=reason, recipients=stored, delay_s=0.0)

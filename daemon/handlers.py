@@ -1,0 +1,199 @@
+"""What runs a job of which kind: mail is built in, an operator's own functions stand beside it.
+
+    [handlers]
+    "report.build" = "reports.jobs:build"
+
+    async def build(job: daemon.handlers.HandedJob) -> None: ...
+
+Such a function runs under the same lease, heartbeat, deadline, budgets and drain as a mail. Returning means done (outcome
+sent); raising `Later` or `Rejected` says what else, and any other exception counts as an attempt and is tried again. Before the
+step that it can't take back it may `await job.mark()`, the same fence as before a final dot; such a function is declared with
+`@marks_itself`. Without that the job is marked before the function starts, so that a worker that dies meanwhile leaves a doubt
+and not a silent second run. After the mark nothing interrupts the function but the reply budget.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+from daemon.attempt import Interruptible, Means, ask_mark, forbidden, instead_of_go
+from daemon.core.errors import ConfigError
+from daemon.core.outcome import (
+    EVERYBODY,
+    RELEASED_S,
+    Answer,
+    Conclusion,
+    Exchange,
+    Release,
+    given_up,
+    remaining,
+    settle,
+    standing,
+)
+from daemon.core.retry import backoff_s
+from daemon.core.settings import Problem
+from daemon.core.smtp import Stage
+from daemon.core.verdicts import Decision, Scope, Verdict
+from daemon.slots import DRAINING, Lease
+from daemon.store import MarkRequest
+
+Function = Callable[["HandedJob"], Awaitable[None]]
+Attempt = Callable[[Lease], Awaitable[Conclusion]]
+Declared = TypeVar("Declared", bound=Function)
+
+REPLY_BUDGET_S = 600.0
+"""How long a marked function may take: what in_doubt_delay allows for the answer to a dot."""
+
+
+class Later(Exception):  # noqa: N818  a verdict that a function gives by raising it, not an error
+    """The function says: not now. Uses up an attempt."""
+
+    def __init__(self, reason: str, *, delay_s: float | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.delay_s = delay_s
+
+
+class Rejected(Exception):  # noqa: N818  the same
+    """The function says: never. The job is dead with this reason."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class MarkRefused(BaseException):
+    """Leaves a function whose `mark` wasn't answered with go; not for functions to catch."""
+
+    def __init__(self, conclusion: Conclusion) -> None:
+        super().__init__(conclusion.reason)
+        self.conclusion = conclusion
+
+
+def marks_itself(function: Declared) -> Declared:
+    """Declare that the function awaits `job.mark()` before the step that it can't take back."""
+    function.marks_itself = True  # type: ignore[attr-defined]
+    return function
+
+
+class HandedJob:
+    """What a function sees of its job."""
+
+    def __init__(
+        self,
+        lease: Lease,
+        payload: Any,  # noqa: ANN401  any JSON
+        fence: Callable[[Lease], Awaitable[Conclusion | None]],
+    ) -> None:
+        job = lease.job
+        self.id, self.uid, self.kind, self.queue = job.id, job.uid, job.kind, job.queue
+        self.attempt, self.doubts, self.traceparent = job.attempt, job.doubts, job.traceparent
+        self.payload = payload
+        self.refused: Conclusion | None = None
+        """What the job ends with because its mark was refused, even if the function went on."""
+        self._lease = lease
+        self._fence = fence
+
+    async def mark(self) -> None:
+        """Make sure, durably and under the fence, that nobody else begins the step that comes now.
+
+        Leaves the function by an exception when the job isn't the caller's any more, was cancelled or has expired.
+        """
+        self.refused = await self._fence(self._lease)
+        if self.refused is not None:
+            raise MarkRefused(self.refused)
+
+
+async def noop(_job: HandedJob) -> None:
+    """Do nothing, successfully: what a benchmark of the queue alone runs."""
+
+
+class FunctionAttempt:
+    """The attempt of a kind that an operator's function runs."""
+
+    def __init__(self, means: Means, function: Function) -> None:
+        self._means = means
+        self._function = function
+        self._marks_itself = bool(getattr(function, "marks_itself", False))
+
+    async def __call__(self, lease: Lease) -> Conclusion:
+        """Run the function once under the lease."""
+        job = lease.job
+        if job.payload is None:
+            return given_up(job, {}, "dead", "payload_too_large", f"{job.payload_bytes} bytes")
+        handed = HandedJob(lease, json.loads(job.payload), self._fence)
+        lease.stage = Stage.BODY
+        scope = Interruptible(lease, self._means.ports.boottime_s)
+        try:
+            async with scope:
+                if not self._marks_itself:
+                    await handed.mark()
+                await self._function(handed)
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            return self._interrupted(lease)
+        except MarkRefused as refused:
+            return refused.conclusion
+        except Later as later:
+            return self._settled(lease, Verdict.LATER, later.reason, later.delay_s)
+        except Rejected as rejected:
+            return self._settled(lease, Verdict.REJECTED, rejected.reason)
+        return handed.refused or self._settled(lease, Verdict.SENT, "done")
+
+    async def _fence(self, lease: Lease) -> Conclusion | None:
+        """Mark the job and check what the dot's check checks; returns the conclusion if the function must not go on."""
+        means, entries = self._means, standing(lease.job, (EVERYBODY,))
+        decision = await ask_mark(lease, means, MarkRequest(lease.job, None, (EVERYBODY,)))
+        instead = instead_of_go(lease, entries, decision)
+        if instead is not None:
+            return instead
+        reason = forbidden(lease, means.ports.boottime_s, sick=means.recorder_sick())
+        if reason is not None:
+            return Release(reason, RELEASED_S)
+        lease.past_dot, lease.stage, lease.given_up = True, Stage.DOT, None
+        lease.limit(means.ports.boottime_s() + REPLY_BUDGET_S)
+        return None
+
+    def _interrupted(self, lease: Lease) -> Conclusion:
+        if lease.past_dot:
+            return self._settled(lease, Verdict.DOUBT, "timeout")
+        return Release(lease.given_up or "lease_untrusted", 0.0 if lease.given_up == DRAINING else RELEASED_S)
+
+    def _settled(self, lease: Lease, verdict: Verdict, reason: str, wait_s: float | None = None) -> Conclusion:
+        settings, job = self._means.settings, lease.job
+        entries = standing(job, (EVERYBODY,))
+        answer = Answer(Decision(verdict, Scope.MESSAGE, reason, wait_s, "function"))
+        return settle(
+            job,
+            entries,
+            Exchange(lease.stage, None, answer, dict.fromkeys(remaining(entries), answer)),
+            max_doubts=settings.lease.max_doubts,
+            backoff_s=backoff_s(job.attempt, settings.retry, self._means.ports.number()),
+        )
+
+
+def load(handlers: Mapping[str, str]) -> dict[str, Function]:
+    """Import the functions that the configuration names, `package.module:function` by kind.
+
+    Raises ConfigError with every name that can't be imported or isn't callable.
+    """
+    found: dict[str, Function] = {}
+    problems = []
+    for kind, path in handlers.items():
+        module, _, name = path.partition(":")
+        try:
+            function = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError, ValueError) as error:
+            problems.append(Problem(f'handlers."{kind}"', f"can't import {path}: {error}"))
+            continue
+        if callable(function):
+            found[kind] = function
+        else:
+            problems.append(Problem(f'handlers."{kind}"', f"{path} is not a function"))
+    if problems:
+        raise ConfigError(problems)
+    return found

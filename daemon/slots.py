@@ -1,0 +1,84 @@
+"""What this process holds: the one piece of state that slots, heartbeat and drain share. No I/O.
+
+A lease is the time-bounded right to work a job. Three parties touch it: the slot that works the job moves its stage; the
+heartbeat extends it or says that it is lost; the drain asks for it back. Whoever changes it calls `rearm`, which the slot sets
+while it may still be interrupted, that is: before the dot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from daemon.core.job import Job
+from daemon.core.smtp import Stage
+
+DRAINING = "draining"
+LOST = "lease_lost"
+
+
+class Lease:
+    """One held job. `until_mono` is the boot-clock second until which the lease may be believed."""
+
+    __slots__ = ("afterwards", "given_up", "hang_up", "job", "marked", "past_dot", "rearm", "recording", "stage", "until_mono")
+
+    def __init__(self, job: Job, until_mono: float) -> None:
+        self.job = job
+        self.until_mono = until_mono
+        self.stage = Stage.BUILD
+        self.given_up: str | None = None
+        """Why the slot must stop, if it must: DRAINING or LOST."""
+        self.marked = False
+        self.past_dot = False
+        """Whether what can't be taken back has been begun; from then on only an answer ends the attempt."""
+        self.recording = False
+        """Whether the conclusion is on its way; such a lease is not extended any more."""
+        self.rearm: Callable[[], None] | None = None
+        self.hang_up: Callable[[], None] | None = None
+        """Ends the wait for an answer to the dot, which is then in doubt; only the end of a drain does that."""
+        self.afterwards: Callable[[], None] | None = None
+        """What is done once the conclusion is recorded, and can't change it: the connection goes back to its pool."""
+
+    def extend(self, until_mono: float) -> None:
+        """Believe in the lease for longer; an answer never shortens what an earlier one gave, except through `limit`."""
+        self.until_mono = max(self.until_mono, until_mono)
+        self._changed()
+
+    def limit(self, until_mono: float) -> None:
+        """Believe exactly this long: the mark's answer also knows when the job expires."""
+        self.until_mono = until_mono
+        self._changed()
+
+    def give_up(self, reason: str) -> None:
+        """Ask the slot to stop before the dot; past it this changes nothing."""
+        self.given_up = self.given_up or reason
+        self._changed()
+
+    def _changed(self) -> None:
+        if self.rearm is not None:
+            self.rearm()
+
+
+class Held:
+    """All leases of this process, and how many it may hold."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._leases: dict[object, Lease] = {}
+
+    def take(self, lease: Lease) -> None:
+        """Add a lease that the claim returned."""
+        self._leases[lease.job.token] = lease
+
+    def drop(self, lease: Lease) -> None:
+        """Forget a lease whose conclusion is recorded, or that was lost."""
+        self._leases.pop(lease.job.token, None)
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    def __iter__(self) -> Iterator[Lease]:
+        return iter(tuple(self._leases.values()))
+
+    def to_extend(self) -> list[Lease]:
+        """Return the leases that the heartbeat asks for: all but those whose record is on its way."""
+        return [lease for lease in self if not lease.recording]

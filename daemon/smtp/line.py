@@ -1,0 +1,139 @@
+"""One relay as the worker sees it: its connections, its access, and the try that is due when it has none.
+
+Answers: a connection to this relay, now, or why not? While nobody holds a connection to it, one goes first and the others wait
+for what becomes of that: so a wrong password costs one log-in each pause and a relay that drops everybody one connect, however
+many jobs there are. A relay without access is left alone until the one try of `run` succeeds.
+
+Logs each change of access once, and nothing for a job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import structlog
+
+from daemon.core import settings
+from daemon.core.smtp import Fault, Report, Stage
+from daemon.core.verdicts import Decision, Verdict, decide
+from daemon.smtp.breaker import Access, Breaker
+from daemon.smtp.connection import Connection
+from daemon.smtp.opening import open_connection
+from daemon.smtp.pool import Pool
+
+TOO_FAST: Final = frozenset({"rate_limited", "too_many_connections"})
+SESSION_OVER: Final = "session_limit"
+_SHORTEST_WAIT_S: Final = 0.001
+
+log = structlog.get_logger("mailslot.relays")
+
+
+class Line:
+    """The way to one relay."""
+
+    def __init__(
+        self,
+        relay: settings.Relay,
+        tls: ssl.SSLContext | None,
+        *,
+        ehlo_name: Callable[[], Awaitable[str]],
+        boottime_s: Callable[[], float],
+        chance: Callable[[], float],
+        on_change: Callable[[], None],
+    ) -> None:
+        self.relay = relay
+        self.pool = Pool(relay, boottime_s)
+        self.breaker = Breaker(relay, boottime_s, chance)
+        self.last = Report(relay.name, Stage.CONNECT, Fault.UNREACHABLE)
+        """Why there was no connection the last time."""
+        self._tls = tls
+        self._ehlo_name = ehlo_name
+        self._boottime_s = boottime_s
+        self._on_change = on_change
+        self._alone = asyncio.Lock()
+        self._woken = asyncio.Event()
+
+    async def take(self) -> Connection | Report:
+        """Wait for a place, then give an idle connection or open one. Cancelling is safe."""
+        await self.pool.places.take()
+        taken: Connection | Report | None = None
+        try:
+            taken = self.pool.idle() or await self._open_in_turn()
+        finally:
+            if not isinstance(taken, Connection):
+                self.pool.places.give_back()
+        return taken
+
+    def check_in(self, connection: Connection) -> None:
+        """Take a connection back and let the next one in."""
+        if self.pool.next_expiry_mono is None:
+            self._woken.set()
+        self.pool.check_in(connection)
+        self.pool.places.give_back()
+
+    def note(self, decision: Decision) -> None:
+        """Hear what became of a transaction."""
+        if decision.reason in TOO_FAST and self.pool.slow_down():
+            log.warning("relay.slowed", relay=self.relay.name, reason=decision.reason, connections=self.pool.places.limit)
+        if decision.verdict is Verdict.SENT:
+            self.pool.speed_up()
+        if decision.reason != SESSION_OVER and self.breaker.transacted(decision):
+            self._closed()
+
+    async def run(self) -> None:
+        """Part from idle connections in time, and try the relay when a try is due; for ever."""
+        while True:
+            self._woken.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._wait_s()):
+                    await self._woken.wait()
+            self.pool.expire()
+            if not self.breaker.usable and not self.breaker.retry_in_s:
+                await self._try_again()
+
+    def _wait_s(self) -> float | None:
+        waits = [] if self.breaker.usable else [self.breaker.retry_in_s]
+        if (expiry_mono := self.pool.next_expiry_mono) is not None:
+            waits.append(expiry_mono - self._boottime_s())
+        return max(_SHORTEST_WAIT_S, min(waits)) if waits else None
+
+    async def _try_again(self) -> None:
+        await self.pool.places.take()
+        try:
+            opened = await self._open()
+            if isinstance(opened, Connection):
+                self.pool.check_in(opened)
+                self.breaker.recovered()
+                log.info("relay.resumed", relay=self.relay.name)
+                self._on_change()
+        finally:
+            self.pool.places.give_back()
+
+    async def _open_in_turn(self) -> Connection | Report:
+        async with self._alone if not self.pool.live else contextlib.nullcontext():
+            if not self.breaker.usable:
+                return self.last
+            return self.pool.idle() or await self._open()
+
+    async def _open(self) -> Connection | Report:
+        opened = await open_connection(self.relay, tls=self._tls, ehlo_name=await self._ehlo_name())
+        if isinstance(opened, Connection):
+            self.pool.add(opened)
+            return opened
+        self.last = opened
+        if self.breaker.not_opened(decide(opened)):
+            self._closed()
+        return opened
+
+    def _closed(self) -> None:
+        """Announce that the access has changed for the worse; what is idle may be as bad as what failed."""
+        breaker = self.breaker
+        self.pool.clear()
+        self._woken.set()
+        event, write = ("relay.paused", log.error) if breaker.access is Access.PAUSED else ("relay.lost", log.warning)
+        write(event, relay=self.relay.name, reason=breaker.reason, retry_in_s=round(breaker.retry_in_s, 1))
+        self._on_change()

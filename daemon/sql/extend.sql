@@ -1,0 +1,36 @@
+-- Extends the leases that a worker holds: the heartbeat.
+--
+-- $1 bigint[], $2 uuid[]   the held (id, token) pairs, without those whose record is on its way
+-- $3 float8, $4 float8     lease, and the age at which a lease is not extended any more, in seconds
+--
+-- Rows locked: those extended, until this statement commits.  A row that somebody else has locked (an application's open
+-- transaction that called cancel) is passed over and answered 'busy': its lease isn't lost, and it must not hold up the others.
+-- Index: the primary key.  Fence: id + token, unfinished, younger than the cap.
+-- Result: (id, token, state), one row a pair; state is held, busy or lost.
+WITH durable AS MATERIALIZED (
+    SELECT mailslot.commit_durably() AS yes
+), asked AS MATERIALIZED (
+    SELECT * FROM unnest($1::bigint[], $2::uuid[]) AS a (id, token) ORDER BY id
+), held AS MATERIALIZED (
+    SELECT job.id
+    FROM asked CROSS JOIN LATERAL (
+        SELECT j.id
+        FROM mailslot.jobs AS j
+        WHERE j.id = asked.id AND j.lease_token = asked.token AND j.completed_at IS NULL
+          AND j.leased_at > now() - make_interval(secs => $4)
+        FOR UPDATE SKIP LOCKED
+    ) AS job
+), extended AS (
+    UPDATE mailslot.jobs AS j
+    SET lease_expires_at = greatest(j.lease_expires_at, clock_timestamp() + make_interval(secs => $3))
+    FROM held, durable
+    WHERE durable.yes AND j.id = held.id AND j.lease_token = ANY ($2::uuid[]) AND j.completed_at IS NULL
+    RETURNING j.id
+)
+SELECT asked.id, asked.token,
+       CASE WHEN extended.id IS NOT NULL THEN 'held'
+            WHEN EXISTS (SELECT FROM mailslot.jobs AS j
+                         WHERE j.id = asked.id AND j.lease_token = asked.token AND j.completed_at IS NULL
+                           AND j.leased_at > now() - make_interval(secs => $4)) THEN 'busy'
+            ELSE 'lost' END AS state
+FROM asked LEFT JOIN extended ON extended.id = asked.id

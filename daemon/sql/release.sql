@@ -1,0 +1,50 @@
+-- Gives jobs back unharmed: nothing was sent, and nothing was learnt about the message.
+--
+-- $1 bigint[], $2 uuid[]   (id, token)
+-- $3 float8[]              seconds until it is ready again; 0 keeps its place in the queue
+-- $4, $5, $6 text[]        reason, relay, reply
+-- $7 text[]                recipients as they were at the claim (JSON), null when all are alike
+--
+-- Only a slot that knows that it wrote no dot may release; whether the mark is set doesn't matter then.
+--
+-- Rows locked: those written, until this statement commits.  Index: the primary key.  Fence: id + token, unfinished.
+-- Result: (id, token, state, outcome), one row a pair; state is done, busy (locked by another transaction: again) or lost.
+WITH durable AS MATERIALIZED (
+    SELECT mailslot.commit_durably() AS yes
+), asked AS MATERIALIZED (
+    SELECT * FROM unnest($1::bigint[], $2::uuid[], $3::float8[], $4::text[], $5::text[], $6::text[], $7::text[])
+                  AS a (id, token, delay_s, reason, relay, reply, recipients)
+    ORDER BY a.id
+), held AS MATERIALIZED (
+    SELECT asked.*,
+           mailslot.ending(CASE WHEN job.cancel_requested_at IS NOT NULL THEN 'cancelled' END, job.doubts,
+                           asked.recipients::jsonb) AS ending
+    FROM asked CROSS JOIN LATERAL (
+        SELECT j.doubts, j.cancel_requested_at
+        FROM mailslot.jobs AS j
+        WHERE j.id = asked.id AND j.lease_token = asked.token AND j.completed_at IS NULL
+        FOR UPDATE SKIP LOCKED
+    ) AS job
+), written AS (
+    UPDATE mailslot.jobs AS j SET
+        completed_at = CASE WHEN held.ending IS NOT NULL THEN clock_timestamp() END,
+        outcome = held.ending,
+        attempt = greatest(j.attempt - 1, 0),
+        reason = CASE WHEN held.ending IS NOT NULL THEN 'cancelled' ELSE held.reason END,
+        relay = held.relay, reply = held.reply, recipients = held.recipients::jsonb,
+        available_at = CASE WHEN held.ending IS NULL AND held.delay_s > 0
+                            THEN clock_timestamp() + make_interval(secs => held.delay_s) ELSE j.available_at END,
+        lease_token = CASE WHEN held.ending IS NOT NULL THEN j.lease_token END,
+        lease_owner = CASE WHEN held.ending IS NOT NULL THEN j.lease_owner END,
+        leased_at = CASE WHEN held.ending IS NOT NULL THEN j.leased_at END,
+        marked_at = NULL, lease_expires_at = NULL
+    FROM held, durable
+    WHERE durable.yes AND j.id = held.id AND j.lease_token = held.token AND j.completed_at IS NULL
+    RETURNING j.id, j.outcome
+)
+SELECT asked.id, asked.token, written.outcome,
+       CASE WHEN written.id IS NOT NULL THEN 'done'
+            WHEN EXISTS (SELECT FROM mailslot.jobs AS j
+                         WHERE j.id = asked.id AND j.lease_token = asked.token AND j.completed_at IS NULL) THEN 'busy'
+            ELSE 'lost' END AS state
+FROM asked LEFT JOIN written ON written.id = asked.id

@@ -1,0 +1,327 @@
+"""The worker's statements: one method each, one round trip each, and no connection is ever lent out.
+
+Every method takes a connection from the pool, runs one statement of `sql/`, and gives the connection back before it returns, so
+holding one across SMTP is impossible by construction. Batches go in as columns. A connection that failed in any way that isn't
+an answer is terminated, never reused: after a time-out or a cancellation nobody knows what it would answer next.
+
+All methods raise StoreUnavailable when there was no answer (the statement may have run all the same: every statement is fenced
+and may be repeated) and StoreRefused when the answer was no. All may be cancelled, with the same uncertainty.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from uuid import UUID
+
+import asyncpg
+
+from daemon.core.errors import StoreUnavailable
+from daemon.core.job import Job
+from daemon.core.outcome import Record, Release
+from daemon.core.settings import Settings
+from daemon.database import READ_ONLY, Connection, connect, statement, translated
+from daemon.ports import Ports
+
+PRIORITIES = (0, 1, 2, 3)
+FIRST = datetime.min.replace(tzinfo=UTC)
+SWEEP_WINDOW = 5_000
+"""Rows that a sweep looks at in each level: leased rows lie at the front of the index; 8 ms at a million unfinished jobs."""
+SWEEP_LIMIT = 500
+RELEASE_TIMEOUT_S = 2.0
+IDLE_S = 60.0
+"""A pooled connection that nobody needed for so long is closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One exact range of the index, (queue, priority), and where its last scan ended."""
+
+    queue: str
+    priority: int
+    after_at: datetime = FIRST
+    after_id: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """What the database says that all its workers agreed on; seconds."""
+
+    schema_version: int
+    instance: UUID
+    lease_s: float
+    in_doubt_delay_s: float
+    hard_cap_s: float
+    max_crashes: int
+    max_doubts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What a server is and promises."""
+
+    fsync: bool
+    full_page_writes: bool
+    read_only: bool
+    schema_exists: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MarkRequest:
+    """Asks to mark a job: its lease, the recipients as they will stand, and those that the dot would cover."""
+
+    job: Job
+    recipients: str | None
+    sending: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """The mark's decision: go, evidence (for `accepted`), cancelled, expired, busy or lost."""
+
+    verdict: str
+    accepted: tuple[str, ...]
+    expires_in_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """A conclusion on its way to the row: under this job's token."""
+
+    job: Job
+    conclusion: Record | Release
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a record or release did: done, busy or lost, and the outcome that the row has now (None: ready again)."""
+
+    state: str
+    outcome: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """One job that a sweep changed, why, and its outcome (None: ready again)."""
+
+    id: int
+    why: str
+    outcome: str | None
+
+
+async def _no_reset(_connection: object) -> None:
+    """Leave a returned connection as it is: our statements change nothing in a session, and a reset costs a round trip."""
+
+
+class Store:
+    """The pool and the statements."""
+
+    def __init__(self, settings: Settings, owner: str, ports: Ports) -> None:
+        self._settings = settings
+        self._owner = owner
+        self._ports = ports
+        self._pool: asyncpg.Pool | None = None
+        self._settled_at_mono = ports.boottime_s() + settings.lease.takeover_grace_s
+        self._levels = [(queue, priority) for queue in settings.worker.queues for priority in PRIORITIES]
+
+    async def open(self) -> None:
+        """Make the pool; connects to nothing yet."""
+        database, name = self._settings.database, f"mailslot {self._owner}"
+
+        async def connect_ours(*_: object, **__: object) -> Connection:
+            return await connect(database, application_name=name)
+
+        self._pool = await asyncpg.create_pool(
+            connect=connect_ours,
+            min_size=0,
+            max_size=database.pool_size,
+            max_inactive_connection_lifetime=IDLE_S,
+            reset=_no_reset,
+        )
+
+    def close(self) -> None:
+        """Drop all connections at once; what was committed is committed."""
+        if self._pool is not None:
+            self._pool.terminate()
+
+    async def expire(self) -> None:
+        """Connect anew from now on: the server isn't the one we want."""
+        if self._pool is not None:
+            await self._pool.expire_connections()
+
+    def trouble(self) -> None:
+        """Note that the database was away: from now on nobody is taken over until the grace has passed."""
+        self._settled_at_mono = self._ports.boottime_s() + self._settings.lease.takeover_grace_s
+
+    @property
+    def may_take_over(self) -> bool:
+        """Whether the link has been sound for the grace; others may need that long to come back and extend."""
+        return self._ports.boottime_s() >= self._settled_at_mono
+
+    async def server(self) -> Server:
+        """Ask what the server is."""
+        (row,) = await self._fetch("server")
+        return Server(**row)
+
+    async def agreement(self) -> Agreement:
+        """Ask for the schema's version and the settings that all workers share."""
+        (row,) = await self._fetch("agreement")
+        return Agreement(**row)
+
+    async def queues(self) -> list[str]:
+        """Return every queue that has an unfinished job."""
+        return [row["queue"] for row in await self._fetch("queues")]
+
+    async def claim(
+        self, levels: Sequence[Level], tokens: Sequence[UUID], *, suspects: bool, without: Sequence[str]
+    ) -> list[Job]:
+        """Claim at most as many due jobs as there are tokens, in the levels' order; see `sql/claim.sql`.
+
+        `without` names kinds to leave alone. Returns the jobs, none when nothing is due.
+        """
+        lease, mail = self._settings.lease, self._settings.mail
+        rows = await self._fetch(
+            "claim",
+            *_columns(levels),
+            len(tokens),
+            list(tokens),
+            self._owner,
+            lease.duration_s,
+            self.may_take_over,
+            lease.takeover_grace_s,
+            suspects,
+            list(without),
+            mail.max_payload_bytes,
+            lease.max_crashes,
+        )
+        return [Job(**row) for row in rows]
+
+    async def abandon(self, levels: Sequence[Level], tokens: Sequence[UUID]) -> int:
+        """Give back what a claim without an answer may have taken; returns how many jobs that were."""
+        return len(await self._fetch("abandon", *_columns(levels), list(tokens)))
+
+    async def mark(self, requests: Sequence[MarkRequest]) -> list[Marked]:
+        """Mark jobs; one decision for each request, in the requests' order."""
+        rows = await self._fetch(
+            "mark",
+            [request.job.id for request in requests],
+            [request.job.token for request in requests],
+            [request.recipients for request in requests],
+            [json.dumps(request.sending) for request in requests],
+            self._settings.lease.duration_s,
+        )
+        found = {row["token"]: Marked(row["verdict"], tuple(row["accepted"] or ()), row["expires_in_s"] or 0.0) for row in rows}
+        return [found[request.job.token] for request in requests]
+
+    async def record(self, endings: Sequence[Ending]) -> list[Written]:
+        """Write outcomes (and what goes back to ready with a delay); one answer for each, in order."""
+        jobs = [ending.job for ending in endings]
+        records = [ending.conclusion for ending in endings if isinstance(ending.conclusion, Record)]
+        rows = await self._fetch(
+            "record",
+            [job.id for job in jobs],
+            [job.token for job in jobs],
+            [job.uid for job in jobs],
+            [record.outcome for record in records],
+            [record.delay_s for record in records],
+            [record.doubts for record in records],
+            [record.reason for record in records],
+            [record.relay for record in records],
+            [record.reply for record in records],
+            [record.recipients for record in records],
+            [record.assumed for record in records],
+            [record.stage for record in records],
+            [record.verdict for record in records],
+            [json.dumps(record.accepted) if record.accepted else None for record in records],
+        )
+        return _answers(rows, jobs)
+
+    async def release(self, endings: Sequence[Ending]) -> list[Written]:
+        """Give jobs back with their attempt; one answer for each, in order."""
+        jobs = [ending.job for ending in endings]
+        releases = [ending.conclusion for ending in endings if isinstance(ending.conclusion, Release)]
+        rows = await self._fetch(
+            "release",
+            [job.id for job in jobs],
+            [job.token for job in jobs],
+            [release.delay_s for release in releases],
+            [release.reason for release in releases],
+            [release.relay for release in releases],
+            [release.reply for release in releases],
+            [job.recipients for job in jobs],
+        )
+        return _answers(rows, jobs)
+
+    async def sweep(self, *, queues: Sequence[str] | None = None) -> list[Swept]:
+        """Put right what no worker will: the front of this worker's levels, or with `queues` a full pass over those."""
+        lease = self._settings.lease
+        full = queues is not None
+        levels = [(queue, priority) for queue in queues or () for priority in PRIORITIES] if full else self._levels
+        rows = await self._fetch(
+            "sweep",
+            [queue for queue, _ in levels],
+            [priority for _, priority in levels],
+            None if full else SWEEP_WINDOW,
+            SWEEP_LIMIT,
+            self.may_take_over,
+            lease.takeover_grace_s,
+            lease.in_doubt_delay_s,
+            lease.max_crashes,
+            lease.max_doubts,
+            lease.duration_s,
+            full,
+        )
+        return [Swept(**row) for row in rows]
+
+    async def suspect_is_due(self) -> bool:
+        """Return whether a job that has lost a worker before waits in this worker's levels."""
+        (row,) = await self._fetch(
+            "suspects",
+            [queue for queue, _ in self._levels],
+            [priority for _, priority in self._levels],
+            SWEEP_WINDOW,
+            self._settings.lease.max_crashes,
+        )
+        return bool(row["due"])
+
+    async def _fetch(self, name: str, *args: object) -> list[asyncpg.Record]:
+        if self._pool is None:
+            raise StoreUnavailable(f"{name}: the store isn't open")
+        try:
+            with translated(name):
+                connection = await self._pool.acquire(timeout=self._settings.database.connect_timeout_s)
+                answered = False
+                try:
+                    rows: list[asyncpg.Record] = await connection.fetch(statement(name), *args)
+                    answered = True
+                except asyncpg.PostgresError as error:
+                    answered = error.sqlstate is not None and error.sqlstate[:2] not in {"08", "57"}
+                    if error.sqlstate == READ_ONLY or not answered:
+                        await self._pool.expire_connections()
+                    raise
+                finally:
+                    if not answered:
+                        connection.terminate()
+                    with suppress(asyncpg.InterfaceError):
+                        await self._pool.release(connection, timeout=RELEASE_TIMEOUT_S)
+        except StoreUnavailable:
+            self.trouble()
+            raise
+        return rows
+
+
+def _columns(levels: Sequence[Level]) -> tuple[list[str], list[int], list[datetime], list[int]]:
+    return (
+        [level.queue for level in levels],
+        [level.priority for level in levels],
+        [level.after_at for level in levels],
+        [level.after_id for level in levels],
+    )
+
+
+def _answers(rows: Sequence[asyncpg.Record], jobs: Sequence[Job]) -> list[Written]:
+    found = {row["token"]: Written(row["state"], row["outcome"]) for row in rows}
+    return [found[job.token] for job in jobs]

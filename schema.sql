@@ -1,0 +1,297 @@
+-- mailslot: durable e-mail jobs in PostgreSQL (14 or newer).
+--
+-- One row of mailslot.jobs is one message to one envelope.  An application saves the row in its own transaction through
+-- mailslot.enqueue(); workers claim it, send it, and record what became of it.  A job whose transaction committed ends in
+-- exactly one of four outcomes, and each state below names the guarantee it rests on.
+--
+--   ready       completed_at null, lease_token null.  Due once available_at has come.      Rests on: the producer's commit.
+--                 -> leased (claim), cancelled (cancel), dead (sweep: expires_at has passed)
+--   leased      lease_token set, marked_at null.  Nothing can have been sent under this token: a worker writes the final dot
+--               only after its mark was answered.                                         Rests on: the mark.
+--                 -> marked (mark); ready (release, record, sweep, abandon); leased again (a claim that takes over)
+--   marked      marked_at set.  The dot may be on its way.  Nobody else may touch the row until every answer that could still
+--               come has come (settings.in_doubt_delay past the lease).                   Rests on: the delay.
+--                 -> sent, dead, ready (record, release); ready, in_doubt, sent (sweep, by on_doubt)
+--   sent        a relay answered 2xx to the dot (or on_doubt = 'assume_sent', then assumed is true).
+--   dead        nobody accepted it as far as any answer or missing answer tells; reason says why.  A person may retry it.
+--   in_doubt    the answer to a dot is missing.  A person decides, or a late 2xx under the row's own token makes it sent.
+--   cancelled   withdrawn before anybody accepted it.
+--
+-- A job is finished when completed_at is set.  A finished row keeps its lease_token, so that the holder whose answer was
+-- lost can tell its own record from a stranger's.  Every way back to ready clears token, owner, expiry, leased_at and
+-- marked_at; so marked_at always means: marked under the present token.
+--
+-- The fence: every statement of a holder names (id, lease_token).  A token is a fresh random uuid for each claim; neither a
+-- counter nor an owner's name would do, for ids and counters repeat after a failover and a name is shared by slots.
+--
+-- One partial index serves claim and sweep.  No index covers a column that a claim, an extension or a mark changes, and half
+-- of each page is left free: these updates stay on their page (HOT) and touch no index.
+
+-- Roles belong to the whole server, so they may be there already.  None can log in: grant them to your own.
+DO $$
+DECLARE name text;
+BEGIN
+    FOREACH name IN ARRAY ARRAY['mailslot_owner', 'mailslot_producer', 'mailslot_worker', 'mailslot_operator', 'mailslot_monitor'] LOOP
+        IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = name) THEN
+            EXECUTE format('CREATE ROLE %I NOLOGIN', name);
+        END IF;
+    END LOOP;
+    IF NOT pg_has_role(current_user, 'mailslot_owner', 'MEMBER') THEN
+        EXECUTE format('GRANT mailslot_owner TO %I', current_user);
+    END IF;
+END $$;
+
+CREATE SCHEMA mailslot AUTHORIZATION mailslot_owner;
+SET LOCAL ROLE mailslot_owner;
+
+CREATE TABLE mailslot.meta (
+    one            boolean PRIMARY KEY DEFAULT true CHECK (one),
+    schema_version integer NOT NULL,
+    instance       uuid NOT NULL DEFAULT gen_random_uuid(),      -- tells this database from a restored or cloned one
+    migrated_at    timestamptz NOT NULL DEFAULT now()
+);
+INSERT INTO mailslot.meta (schema_version) VALUES (1);
+
+-- What all workers must agree on.  A worker whose config.toml differs refuses to start.
+CREATE TABLE mailslot.settings (
+    one            boolean PRIMARY KEY DEFAULT true CHECK (one),
+    lease_s          double precision NOT NULL DEFAULT 30   CHECK (lease_s > 0),
+    in_doubt_delay_s double precision NOT NULL DEFAULT 660  CHECK (in_doubt_delay_s > 0),
+    hard_cap_s       double precision NOT NULL DEFAULT 1200 CHECK (hard_cap_s > 0),
+    max_crashes      integer NOT NULL DEFAULT 3 CHECK (max_crashes > 0),
+    max_doubts       integer NOT NULL DEFAULT 2 CHECK (max_doubts >= 0),
+    notify           boolean NOT NULL DEFAULT true               -- wake idle workers on insert; polling works without
+);
+INSERT INTO mailslot.settings DEFAULT VALUES;
+
+CREATE TABLE mailslot.queues (
+    queue  text PRIMARY KEY CHECK (queue ~ '^[A-Za-z0-9_.:-]{1,100}$'),
+    paused boolean NOT NULL DEFAULT false
+);
+
+CREATE TABLE mailslot.jobs (
+    -- who and what
+    id               bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    uid              uuid NOT NULL DEFAULT gen_random_uuid(),    -- the Message-ID is made from it: ids repeat after a failover
+    queue            text NOT NULL DEFAULT 'default' CHECK (queue ~ '^[A-Za-z0-9_.:-]{1,100}$'),
+    kind             text NOT NULL DEFAULT 'email' CHECK (kind ~ '^[A-Za-z0-9_.:-]{1,100}$'),
+    priority         smallint NOT NULL DEFAULT 1 CHECK (priority BETWEEN 0 AND 3),   -- 0 urgent .. 3 bulk
+    payload          jsonb NOT NULL CHECK (pg_column_size(payload) <= 67108864),     -- 64 MiB
+    idempotency_key  text CHECK (length(idempotency_key) BETWEEN 1 AND 500),
+    traceparent      text CHECK (traceparent ~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'),
+    created_at       timestamptz NOT NULL DEFAULT now(),
+    -- when; bounded, so that no interval overflows and every driver can hold the value
+    available_at     timestamptz NOT NULL DEFAULT now() CHECK (available_at BETWEEN '2000-01-01Z' AND '3000-01-01Z'),
+    expires_at       timestamptz NOT NULL CHECK (expires_at BETWEEN '2000-01-01Z' AND '3000-01-01Z'),
+    completed_at     timestamptz,
+    -- budgets
+    attempt          integer NOT NULL DEFAULT 0 CHECK (attempt >= 0),     -- tries that said something about the message
+    max_attempts     integer NOT NULL DEFAULT 100 CHECK (max_attempts BETWEEN 1 AND 10000),
+    crashes          integer NOT NULL DEFAULT 0 CHECK (crashes >= 0),     -- workers that were lost while they held it
+    doubts           integer NOT NULL DEFAULT 0 CHECK (doubts >= 0),      -- dots whose answer is missing
+    on_doubt         text NOT NULL DEFAULT 'resend' CHECK (on_doubt IN ('resend', 'hold', 'assume_sent')),
+    -- lease
+    lease_token      uuid,
+    lease_owner      text,                                       -- for people; never for correctness
+    leased_at        timestamptz,
+    lease_expires_at timestamptz,
+    marked_at        timestamptz,
+    cancel_requested_at timestamptz,
+    -- end
+    outcome          text CHECK (outcome IN ('sent', 'dead', 'in_doubt', 'cancelled')),
+    assumed          boolean NOT NULL DEFAULT false,
+    reason           text CHECK (length(reason) <= 200),
+    relay            text CHECK (length(relay) <= 200),
+    reply            text CHECK (length(reply) <= 500),          -- what the relay said last, its queue id included
+    recipients       jsonb,                                      -- null: all alike; else address -> {verdict, reply, doubted}
+
+    CHECK ((completed_at IS NULL) = (outcome IS NULL)),
+    CHECK ((lease_token IS NULL) = (lease_expires_at IS NULL) OR completed_at IS NOT NULL),
+    CHECK (marked_at IS NULL OR lease_token IS NOT NULL),
+    CHECK (NOT assumed OR outcome = 'sent'),
+    -- what was once in doubt is never called unsent, unless a person says so
+    CHECK (outcome NOT IN ('dead', 'cancelled') OR doubts = 0 OR reason = 'resolved_not_sent')
+) WITH (
+    fillfactor = 50,
+    autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000,
+    autovacuum_analyze_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0
+);
+CREATE INDEX jobs_unfinished ON mailslot.jobs (queue, priority, available_at, id) WHERE completed_at IS NULL;
+CREATE UNIQUE INDEX jobs_idempotency ON mailslot.jobs (queue, idempotency_key) WHERE idempotency_key IS NOT NULL;
+
+-- The ledger: one row for each lease that did not finish its job, and the evidence of a 2xx that came too late to be recorded.
+-- accepted beats everything: once it is set no later write clears it.
+CREATE TABLE mailslot.attempts (
+    job_id      bigint NOT NULL REFERENCES mailslot.jobs (id) ON DELETE CASCADE,
+    lease_token uuid NOT NULL,
+    owner       text,
+    attempt     integer NOT NULL,
+    leased_at   timestamptz,
+    ended_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    stage       text,                                            -- how far it came
+    verdict     text NOT NULL,                                   -- later, free, doubt, rejected, sent, worker_lost
+    reason      text,
+    relay       text,
+    reply       text,
+    accepted    text[],                                          -- recipients whose message a relay answered 2xx for
+    PRIMARY KEY (job_id, lease_token)
+);
+
+CREATE TABLE mailslot.workers (                                  -- for people, and for the look for absent owners
+    session_key bigint PRIMARY KEY,
+    owner       text NOT NULL,
+    host        text NOT NULL,
+    pid         integer NOT NULL,
+    version     text NOT NULL,
+    concurrency integer NOT NULL,
+    started_at  timestamptz NOT NULL DEFAULT now(),
+    seen_at     timestamptz NOT NULL DEFAULT now()
+);
+
+CREATE TABLE mailslot.audit (
+    id     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at     timestamptz NOT NULL DEFAULT clock_timestamp(),
+    who    text NOT NULL DEFAULT session_user,
+    action text NOT NULL,
+    job_id bigint,
+    detail jsonb
+);
+
+CREATE VIEW mailslot.job_states AS
+SELECT id, uid, queue, kind, priority,
+       CASE WHEN outcome IS NOT NULL THEN outcome
+            WHEN marked_at IS NOT NULL THEN 'marked'
+            WHEN lease_token IS NOT NULL THEN 'leased'
+            ELSE 'ready' END AS state,
+       created_at, available_at, expires_at, completed_at, attempt, max_attempts, crashes, doubts, on_doubt,
+       lease_owner, leased_at, lease_expires_at, marked_at, cancel_requested_at, assumed, reason, relay
+FROM mailslot.jobs;
+
+-- ---------------------------------------------------------------- what the statements share
+
+-- The outcome that a job may honestly end with when somebody wants to end it: never dead or cancelled after a doubt, and
+-- never dead or cancelled when one recipient has it.
+CREATE FUNCTION mailslot.ending(wanted text, doubts integer, recipients jsonb) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE
+    WHEN wanted IS NULL OR wanted NOT IN ('dead', 'cancelled') THEN wanted
+    WHEN doubts > 0 OR recipients @? '$.* ? (@.verdict == "in_doubt")' THEN 'in_doubt'
+    WHEN recipients @? '$.* ? (@.verdict == "sent")' THEN 'sent'
+    ELSE wanted END;
+
+-- Gives every recipient that stands at one verdict another one; a mark that is settled so is remembered as a doubt.
+CREATE FUNCTION mailslot.settle(recipients jsonb, before text, after text) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN (SELECT jsonb_object_agg(address, CASE WHEN entry ->> 'verdict' = settle.before
+               THEN entry || jsonb_build_object('verdict', settle.after)
+                          || CASE WHEN settle.before = 'marked' THEN '{"doubted": true}' ELSE '{}' END::jsonb ELSE entry END)
+        FROM jsonb_each(settle.recipients) AS each (address, entry));
+
+-- A mark or an outcome must be on disk when it is answered, whatever the server's default; remote_apply is more, and stays.
+-- (A SET clause on a function would not count at commit.)
+CREATE FUNCTION mailslot.commit_durably() RETURNS boolean LANGUAGE sql VOLATILE
+AS $$ SELECT pg_catalog.set_config('synchronous_commit', CASE pg_catalog.current_setting('synchronous_commit')
+          WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true) IS NOT NULL $$;
+
+-- ---------------------------------------------------------------- what applications call
+
+-- Saves a job in the caller's transaction.  With a key that the queue already knows, returns that job, is_new false, and its
+-- outcome so far; two transactions that race with one key get the same job (the second waits for the first to end).
+CREATE FUNCTION mailslot.enqueue(
+    payload jsonb,
+    queue text DEFAULT 'default',
+    idempotency_key text DEFAULT NULL,
+    available_at timestamptz DEFAULT NULL,                       -- null: now
+    expires_at timestamptz DEFAULT NULL,                         -- null: available_at + 3 days; never sent after it
+    priority integer DEFAULT 1,
+    on_doubt text DEFAULT 'resend',
+    kind text DEFAULT 'email',
+    max_attempts integer DEFAULT 100,
+    traceparent text DEFAULT NULL
+) RETURNS TABLE (id bigint, is_new boolean, outcome text)
+    LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    LOOP
+        RETURN QUERY
+        INSERT INTO mailslot.jobs AS job (payload, queue, idempotency_key, available_at, expires_at, priority, on_doubt, kind,
+                                          max_attempts, traceparent)
+        VALUES (enqueue.payload, enqueue.queue, enqueue.idempotency_key, coalesce(enqueue.available_at, now()),
+                coalesce(enqueue.expires_at, coalesce(enqueue.available_at, now()) + interval '3 days'),
+                enqueue.priority, enqueue.on_doubt, enqueue.kind, enqueue.max_attempts, enqueue.traceparent)
+        ON CONFLICT (queue, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
+        RETURNING job.id, true, job.outcome;
+        IF FOUND THEN RETURN; END IF;
+        RETURN QUERY
+        SELECT job.id, false, job.outcome FROM mailslot.jobs AS job
+        WHERE job.queue = enqueue.queue AND job.idempotency_key = enqueue.idempotency_key;
+        IF FOUND THEN RETURN; END IF;                            -- else it was pruned between the two statements: again
+    END LOOP;
+END $$;
+
+-- Withdraws a job.  Returns its state afterwards: 'cancelled'; 'cancel_requested' when a worker has it (the mark decides);
+-- otherwise the outcome that it already has ('in_doubt' also when a copy may be out).  Null: no such job.
+CREATE FUNCTION mailslot.cancel(id bigint) RETURNS text
+    LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE state text;
+BEGIN
+    UPDATE mailslot.jobs AS job SET
+        cancel_requested_at = coalesce(job.cancel_requested_at, clock_timestamp()),
+        completed_at = CASE WHEN job.lease_token IS NULL THEN clock_timestamp() END,
+        outcome = CASE WHEN job.lease_token IS NULL THEN mailslot.ending('cancelled', job.doubts, job.recipients) END,
+        reason = CASE WHEN job.lease_token IS NULL THEN 'cancelled' ELSE job.reason END
+    WHERE job.id = cancel.id AND job.completed_at IS NULL
+    RETURNING coalesce(job.outcome, 'cancel_requested') INTO state;
+    IF NOT FOUND THEN
+        SELECT job.outcome INTO state FROM mailslot.jobs AS job WHERE job.id = cancel.id;
+    END IF;
+    RETURN state;
+END $$;
+
+-- ---------------------------------------------------------------- waking idle workers
+
+-- One empty notification a statement, however many rows; a notification only says "look", so losing one costs a poll.
+CREATE FUNCTION mailslot.wake() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF (SELECT notify FROM mailslot.settings) THEN
+        PERFORM pg_notify('mailslot', '');
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER wake AFTER INSERT ON mailslot.jobs FOR EACH STATEMENT EXECUTE FUNCTION mailslot.wake();
+
+-- ---------------------------------------------------------------- who may do what
+
+REVOKE ALL ON SCHEMA mailslot FROM PUBLIC;
+REVOKE ALL ON ALL TABLES IN SCHEMA mailslot FROM PUBLIC;
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA mailslot FROM PUBLIC;
+
+GRANT USAGE ON SCHEMA mailslot TO mailslot_producer, mailslot_worker, mailslot_operator, mailslot_monitor;
+
+GRANT EXECUTE ON FUNCTION mailslot.enqueue, mailslot.cancel TO mailslot_producer, mailslot_operator;
+
+-- A worker may move a job along, never change what is to be sent, to whom, or until when.
+GRANT EXECUTE ON FUNCTION mailslot.ending, mailslot.settle, mailslot.commit_durably TO mailslot_worker, mailslot_operator;
+GRANT SELECT ON mailslot.meta, mailslot.settings, mailslot.queues, mailslot.jobs, mailslot.attempts, mailslot.workers
+    TO mailslot_worker;
+GRANT UPDATE (available_at, completed_at, attempt, crashes, doubts, lease_token, lease_owner, leased_at, lease_expires_at,
+              marked_at, cancel_requested_at, outcome, assumed, reason, relay, reply, recipients)
+    ON mailslot.jobs TO mailslot_worker, mailslot_operator;
+GRANT INSERT, UPDATE ON mailslot.attempts TO mailslot_worker;
+GRANT INSERT, UPDATE, DELETE ON mailslot.workers TO mailslot_worker;
+
+GRANT SELECT ON ALL TABLES IN SCHEMA mailslot TO mailslot_operator;
+GRANT UPDATE (expires_at) ON mailslot.jobs TO mailslot_operator;
+GRANT UPDATE ON mailslot.settings TO mailslot_operator;
+GRANT INSERT, UPDATE, DELETE ON mailslot.queues TO mailslot_operator;
+GRANT INSERT ON mailslot.audit TO mailslot_operator;
+
+-- A monitor sees states and counts; no payload, no address, no reply.
+GRANT SELECT ON mailslot.job_states, mailslot.queues, mailslot.workers, mailslot.settings, mailslot.meta TO mailslot_monitor;
+
+RESET ROLE;
