@@ -39,7 +39,7 @@ LINE_BYTES = 8_000
 
 _LINE_LIMIT = LINE_BYTES - len("<6>\n")
 _TEXT_LIMIT = 20_000
-_TIMESTAMP = "%Y-%m-%dT%H:%M:%S.%fZ"
+TIMESTAMP = "%Y-%m-%dT%H:%M:%S.%fZ"
 _FIRST_FIELDS = ("timestamp", "level", "event", "logger")
 _PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
 _COLOURS = {"debug": "2", "info": "32", "warning": "33", "error": "31", "critical": "1;31"}
@@ -71,7 +71,7 @@ def configure(log: settings.Log, *, stream: TextIO, environ: Mapping[str, str] =
             structlog.processors.add_log_level,
             _add_logger,
             _explain_exception,
-            structlog.processors.TimeStamper(fmt=_TIMESTAMP, utc=True),
+            structlog.processors.TimeStamper(fmt=TIMESTAMP, utc=True),
             _cleaner(pii=log.pii),
             render,
         ],
@@ -142,7 +142,7 @@ def _cleaner(*, pii: bool) -> structlog.typing.Processor:
 
 
 def _loss_event(lines: int) -> dict[str, object]:
-    now = datetime.now(UTC).strftime(_TIMESTAMP)
+    now = datetime.now(UTC).strftime(TIMESTAMP)
     return {"timestamp": now, "level": "warning", "event": "log.lines_lost", "logger": "mailslot.logs", "lines": lines}
 
 

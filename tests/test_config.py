@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from msgspec.structs import fields
 
@@ -429,6 +430,7 @@ def test_no_problem_shows_a_password(text: str, file: Path) -> None:
     assert CANARY not in str(problems)
 
 
+@hypothesis_settings(deadline=None)
 @given(user=st.from_regex(r"\A[a-z]{1,8}\Z"), password=st.from_regex(r"\A[A-Za-z0-9%!@/?#:=&+]{4,40}\Z"))
 def test_shown_settings_hold_no_password(user: str, password: str) -> None:
     """Also not the one inside the connection string, whatever characters it has."""

@@ -82,7 +82,7 @@ class Meaning:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One line of the table: a name, what it means, and the conditions. It is about faults if it names some, else about replies."""
+    """One line of the table: a name, what it means, and the conditions. It is about faults if it names some, else replies."""
 
     name: str
     meaning: Meaning

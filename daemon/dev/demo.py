@@ -34,7 +34,7 @@ from daemon.dev.child import Child
 from daemon.dev.postgres import Server
 
 SIGNALLED = 128
-DAEMON_AT_END = "TERM:20,KILL:5"
+DAEMON_AT_END = "TERM:5"  # the database goes at the same moment, so there is little to wait for
 INVITATION = {
     "to": [{"name": "Maya", "email": "maya@example.org"}],
     "subject": "Maya, you are invited",
@@ -75,7 +75,7 @@ HOW_TO_GO_ON = """
 Send another mail:
   {enqueue} --to you@example.org --subject Hello --text 'Hello there'
 or from any program, in its own transaction:
-  {psql} -c "SELECT * FROM mailslot.enqueue(jsonb_build_object('to', 'you@example.org', 'subject', 'Hello', 'text', 'Hello there'))"
+  {psql} -c "SELECT * FROM mailslot.enqueue(jsonb_build_object('to', 'you@example.org', 'subject', 'Hello', 'text', 'From SQL'))"
 A difficult relay: send to 550@example.org, 451-greylist@.., drop@.., hang@.. or accept-then-drop@..
 The mails that arrive lie in {inbox}; nothing leaves this machine.
 """
@@ -119,9 +119,7 @@ class _Demo:
         inbox = await Child.start("daemon.dev.inbox", "--dir", self._inbox_folder)
         try:
             mails = inbox.lines()
-            port = (await anext(mails, {})).get("port")
-            if port is None:
-                raise MailslotError("the inbox didn't start; its own words are above")
+            port = await _port_of(mails)
             _tell("inbox", f"it listens on 127.0.0.1:{port} and keeps its mail in {_shown(self._inbox_folder)}")
             settings = self._configure(port)
             await migrate(settings)
@@ -204,6 +202,13 @@ class _Demo:
         if not self._daemon_ended:
             self._inbox_failed = True
             daemon.order("TERM")
+
+
+async def _port_of(mails: AsyncIterator[dict[str, Any]]) -> int:
+    """Return where the inbox listens, which it says first."""
+    async for line in mails:
+        return int(line["port"])
+    raise MailslotError("the inbox didn't start; its own words are above")
 
 
 @contextmanager

@@ -51,7 +51,12 @@ def _sent(line: Line) -> list[Told]:
     return [("sent", f"{_job(line)}: the relay answered “{_why(line)}”"), ("recorded", f"{_job(line)} is sent")]
 
 
+def _connected(line: Line) -> list[Told]:
+    return [("database", "it answers again")] if line.get("failures") else []
+
+
 TELLINGS: Mapping[str, Callable[[Line], list[Told]]] = {
+    "database.connected": _connected,
     "daemon.ready": lambda line: [("ready", f"the daemon takes {line.get('concurrency')} jobs at a time")],
     "daemon.stopped": lambda _line: [("stopped", "the daemon has ended")],
     "drain.begun": lambda _line: [("drain", "no more jobs are claimed; what is on its way is finished")],

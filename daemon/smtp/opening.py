@@ -206,7 +206,7 @@ _NETWORK_FAULTS: Final = (
     (ssl.SSLError, Fault.TLS_FAILED),
     (UnicodeError, Fault.NAME_UNKNOWN),
 )
-"""The first that fits; aiosmtplib's exceptions are TimeoutErrors and ConnectionErrors too, and all of these but the last OSErrors."""
+"""The first that fits: aiosmtplib's exceptions are TimeoutErrors and ConnectionErrors too."""
 
 
 def _network_fault(error: BaseException) -> Fault:

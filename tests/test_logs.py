@@ -1,0 +1,452 @@
+"""Lines as a collector and a person see them, and a reader who is slow or gone."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import pty
+import re
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from daemon import logs, outlet
+from daemon.core.settings import Log, LogFormat, LogLevel, Secret
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(capture=False)
+    structlog.reset_defaults()
+    structlog.contextvars.clear_contextvars()
+
+
+def configured(
+    *, level: LogLevel = LogLevel.INFO, form: LogFormat = LogFormat.JSON, pii: bool = False
+) -> tuple[Any, io.StringIO]:
+    """Configure logs into memory and return a logger and the stream."""
+    stream = io.StringIO()
+    logs.configure(Log(level=level, format=form, pii=pii), stream=stream)
+    return structlog.get_logger("mailslot.test"), stream
+
+
+def objects(stream: io.StringIO) -> list[dict[str, Any]]:
+    """Return the lines of a stream, each of which must be an object."""
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_a_line_begins_with_time_level_event_and_logger_then_the_bound_fields() -> None:
+    """In this order, for whoever reads lines without a tool; the time in UTC with microseconds."""
+    log, stream = configured()
+    structlog.contextvars.bind_contextvars(worker="w1")
+    before = datetime.now(UTC)
+    log.bind(job_id=5, attempt=2).info("job.sent", **{"smtp.code": 250, "duration_ms": 1.5})
+    after = datetime.now(UTC)
+    (line,) = objects(stream)
+    assert list(line)[:4] == ["timestamp", "level", "event", "logger"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", line["timestamp"])
+    assert before <= datetime.fromisoformat(line.pop("timestamp")) <= after
+    assert line == {
+        "level": "info",
+        "event": "job.sent",
+        "logger": "mailslot.test",
+        "worker": "w1",
+        "job_id": 5,
+        "attempt": 2,
+        "smtp.code": 250,
+        "duration_ms": 1.5,
+    }
+
+
+def test_a_time_without_a_fraction_has_its_six_digits() -> None:
+    """One line in a million would otherwise not be read by a collector with a fixed layout."""
+    assert datetime(2026, 1, 1, tzinfo=UTC).strftime(logs.TIMESTAMP) == "2026-01-01T00:00:00.000000Z"
+
+
+@pytest.mark.parametrize(
+    ("level", "written"),
+    [
+        (LogLevel.DEBUG, ["debug", "info", "warning", "error"]),
+        (LogLevel.INFO, ["info", "warning", "error"]),
+        (LogLevel.WARNING, ["warning", "error"]),
+        (LogLevel.ERROR, ["error"]),
+    ],
+)
+def test_what_is_less_severe_than_the_level_isnt_written(level: LogLevel, written: list[str]) -> None:
+    """The level of the configuration is the least severe one."""
+    log, stream = configured(level=level)
+    for name in ("debug", "info", "warning", "error"):
+        getattr(log, name)("thing.happened")
+    assert [line["level"] for line in objects(stream)] == written
+
+
+def boom(secret: str) -> None:
+    """Fail while a secret lies in a local variable."""
+    local = secret
+    raise ValueError(f"no answer from maya@example.org ({len(local)})")
+
+
+def test_an_exception_is_three_fields_without_local_variables() -> None:
+    """One line also then; what a variable held isn't in it, and the text's address is masked."""
+    log, stream = configured()
+    try:
+        boom("geheim")
+    except ValueError:
+        log.exception("slot.failed")
+    (line,) = objects(stream)
+    assert (line["level"], line["error.type"], line["error.message"]) == (
+        "error",
+        "ValueError",
+        "no answer from m…@example.org (6)",
+    )
+    assert "in boom" in line["error.stack_trace"]
+    assert "raise ValueError(f" in line["error.stack_trace"]
+    assert "geheim" not in stream.getvalue().replace('boom(\\"geheim\\")', "")
+    assert "exc_info" not in line
+
+
+def test_an_exception_that_is_handed_over_is_explained_too() -> None:
+    """Not only the one that is being handled."""
+    log, stream = configured()
+    log.warning("relay.lost", exc_info=OSError("gone"))
+    assert objects(stream)[0]["error.type"] == "OSError"
+
+
+JSON_LIKE = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(exclude_categories=())) | st.binary(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@hypothesis_settings(deadline=None)
+@given(fields=st.dictionaries(st.from_regex(r"\A[a-z_]{1,12}\Z").filter(lambda key: key not in {"event", "exc_info"}), JSON_LIKE))
+def test_whatever_a_field_holds_the_line_is_one_ascii_object(fields: dict[str, Any]) -> None:
+    """Lone surrogates, NUL, line breaks, NaN, bytes: a line stays a line, and a collector can read it."""
+    log, stream = configured()
+    log.bind(**fields).info("thing.happened")
+    text = stream.getvalue()
+    assert text.isascii()
+    assert text.endswith("\n")
+    assert not re.search(r"[\x00-\x1f\x7f]", text[:-1])
+    assert json.loads(text, parse_constant=pytest.fail)["event"] == "thing.happened"
+
+
+@hypothesis_settings(deadline=None)
+@given(
+    local=st.from_regex(r"\A[a-z0-9.+_-]{3,30}\Z"),
+    place=st.sampled_from(["event", "field", "key", "nested", "exception", "library", "bound"]),
+)
+def test_no_address_leaves_in_any_part_of_a_line(local: str, place: str) -> None:
+    """One processor at the end of the chain sees what all others added."""
+    address = f"q{local}@example.org"
+    log, stream = configured()
+    match place:
+        case "event":
+            log.info(f"550 <{address}>")
+        case "field":
+            log.info("job.dead", reply=f"550 5.1.1 <{address}> unknown")
+        case "key":
+            log.info("job.dead", recipients={address: "dead"})
+        case "nested":
+            log.info("job.dead", recipients=[{"to": (address, {address})}])
+        case "exception":
+            log.info("job.dead", exc_info=ValueError(address))
+        case "library":
+            logging.getLogger("library").error("refused %s", address)
+        case _:
+            log.bind(to=address).info("job.dead")
+    assert f"q{local}" not in stream.getvalue()
+    assert "example.org" in stream.getvalue()
+
+
+def test_pii_writes_addresses_in_full_and_secrets_still_not() -> None:
+    """Who asked for addresses didn't ask for passwords."""
+    log, stream = configured(pii=True)
+    log.info("relay.connected", to="maya@example.org", password=Secret("geheim"), dsn="postgresql://u:geheim@h/d")
+    (line,) = objects(stream)
+    assert line["to"] == "maya@example.org"
+    assert line["dsn"] == "postgresql://u:***@h/d"
+    assert "geheim" not in stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"reply": "x" * 1_000_000},
+        {"reply": "ü\U0001f4e7" * 100_000},
+        {"recipients": {f"u{number}@example.org": "dead" for number in range(5_000)}},
+        {f"field_{number}": "y" * 500 for number in range(60)},
+        {f"field_{number}": number for number in range(5_000)},
+        {"k" * 20_000: 1},
+    ],
+    ids=["long", "wide", "nested", "many long", "very many", "long key"],
+)
+def test_a_line_is_never_longer_than_its_limit(fields: dict[str, Any]) -> None:
+    """What is cut says so; time, level, event and logger are always whole."""
+    log, stream = configured()
+    log.info("job.dead", job_id=5, **fields)
+    text = stream.getvalue()
+    assert len(text) + len("<6>") <= logs.LINE_BYTES
+    line = json.loads(text)
+    assert (line["level"], line["event"], line["logger"], line["cut"]) == ("info", "job.dead", "mailslot.test", True)
+
+
+def test_a_short_field_survives_beside_a_long_one() -> None:
+    """Only what is too long is cut."""
+    log, stream = configured()
+    log.info("job.dead", reply="x" * 100_000, job_id=5, reason="refused")
+    (line,) = objects(stream)
+    assert (line["job_id"], line["reason"]) == (5, "refused")
+    assert line["reply"].startswith("xxx")
+    assert line["reply"].endswith("…")
+
+
+def test_of_a_long_traceback_the_end_is_kept() -> None:
+    """The last frame is where it happened."""
+
+    def deep(level: int) -> None:
+        if level:
+            deep(level - 1 if level % 2 else level - 1)
+        else:
+            raise ValueError("x" * 50)
+
+    log, stream = configured()
+    error = ValueError("y" * 30_000)
+    log.error("slot.failed", exc_info=error)
+    try:
+        deep(60)
+    except ValueError as deepest:
+        deepest.add_note("the last line")
+        log.exception("slot.failed", filler=["z" * 100] * 70)
+    _, line = objects(stream)
+    assert line["error.stack_trace"].endswith("the last line\n")
+
+
+def test_libraries_come_the_same_way_from_warning_upwards() -> None:
+    """Their debug lines may hold what goes over the wire."""
+    _, stream = configured(level=LogLevel.DEBUG)
+    library = logging.getLogger("some.library")
+    library.debug("AUTH PLAIN %s", "geheim")
+    library.info("connected")
+    library.warning("slow %d", 5)
+    try:
+        boom("x")
+    except ValueError:
+        library.exception("failed")
+    first, second = objects(stream)
+    assert (first["level"], first["event"], first["logger"], first["message"]) == (
+        "warning",
+        "library.logged",
+        "some.library",
+        "slow 5",
+    )
+    assert (second["level"], second["error.type"]) == ("error", "ValueError")
+
+
+def test_warnings_of_python_are_lines_too() -> None:
+    """They would otherwise go to standard error in a form of their own."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        _, stream = configured()
+        warnings.warn("old", UserWarning, stacklevel=1)
+    (line,) = objects(stream)
+    assert line["logger"] == "py.warnings"
+    assert "UserWarning: old" in line["message"]
+
+
+def test_configuring_again_replaces_and_doesnt_double() -> None:
+    """The last call counts, for structlog and for libraries."""
+    _, first = configured()
+    log, second = configured()
+    log.info("thing.happened")
+    logging.getLogger("library").error("x")
+    assert first.getvalue() == ""
+    assert len(objects(second)) == 2
+
+
+def test_console_lines_are_for_people_and_hold_no_control_characters() -> None:
+    """A relay can't move the cursor of whoever looks on, nor forge a line."""
+    log, stream = configured(form=LogFormat.CONSOLE)
+    log.warning("job.dead", job_id=5, reply="550 \x1b[2J\r\nforged \u202e maya@example.org \udc80")
+    text = stream.getvalue()
+    assert re.fullmatch(r"\d\d:\d\d:\d\d\.\d{3} warning  job\.dead +job_id=5 reply=550 [^\n]*\n", text)
+    assert r"550 \x1b[2J\r\nforged \u202e m…@example.org \udc80" in text
+    log.error("slot.failed", exc_info=ValueError("a\x1b[2J"))
+    assert stream.getvalue().endswith("\n    ValueError: a\\x1b[2J\n")
+
+
+# Real descriptors
+
+
+class Reader:
+    """Reads a descriptor to its end in a thread."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._chunks: list[bytes] = []
+        self._descriptor = descriptor
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with os.fdopen(self._descriptor, "rb") as pipe:
+            self._chunks.extend(iter(lambda: pipe.read1(65_536), b""))
+
+    def lines(self) -> list[str]:
+        """Return all lines; the other end must be closed."""
+        self._thread.join()
+        return b"".join(self._chunks).decode().splitlines()
+
+
+def test_a_terminal_gets_the_console_form_and_a_pipe_gets_json() -> None:
+    """With `auto`; colours only where nobody said that they are unwanted."""
+    for environ, coloured in (({}, True), ({"NO_COLOR": "1"}, False)):
+        controller, terminal = pty.openpty()
+        with os.fdopen(controller, "rb", buffering=0) as seen, os.fdopen(terminal, "w") as stream:
+            logs.configure(Log(), stream=stream, environ=environ)
+            structlog.get_logger("mailslot.test").info("thing.happened")
+            assert logs.flush(10)
+            shown = seen.read(1000).decode()
+            assert "thing.happened" in shown
+            assert ("\x1b[" in shown) is coloured
+    reading, writing = os.pipe()
+    reader = Reader(reading)
+    with os.fdopen(writing, "w") as stream:
+        logs.configure(Log(), stream=stream)
+        structlog.get_logger("mailslot.test").info("thing.happened")
+        assert logs.flush(10)
+    (line,) = reader.lines()
+    assert json.loads(line)["event"] == "thing.happened"
+
+
+def test_only_journald_gets_the_priority_in_front() -> None:
+    """JOURNAL_STREAM is inherited: it must name this very descriptor."""
+    reading, writing = os.pipe()
+    reader = Reader(reading)
+    status = os.fstat(writing)
+    with os.fdopen(writing, "w") as stream:
+        for journal in (f"{status.st_dev}:{status.st_ino}", f"{status.st_dev}:{status.st_ino + 1}", ""):
+            logs.configure(Log(level=LogLevel.DEBUG), stream=stream, environ={"JOURNAL_STREAM": journal})
+            log = structlog.get_logger("mailslot.test")
+            for name in ("debug", "info", "warning", "error", "critical"):
+                getattr(log, name)("thing.happened")
+            assert logs.flush(10)
+    lines = reader.lines()
+    assert [line[:3] for line in lines[:5]] == ["<7>", "<6>", "<4>", "<3>", "<2>"]
+    assert all(line.startswith("{") for line in lines[5:])
+    assert len(lines) == 15
+
+
+def test_a_reader_that_is_gone_stops_nobody_and_is_counted() -> None:
+    """EPIPE ends in a number."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as stream:
+        logs.configure(Log(), stream=stream)
+        for _ in range(10):
+            structlog.get_logger("mailslot.test").info("thing.happened")
+        assert logs.flush(10)
+        assert logs.lost_lines() == 10
+
+
+def test_a_closed_stream_in_memory_stops_nobody_and_is_counted() -> None:
+    """The same for a stream without a descriptor."""
+    log, stream = configured()
+    stream.close()
+    log.info("thing.happened")
+    assert logs.lost_lines() == 1
+
+
+def test_a_reader_that_is_stuck_delays_nobody_and_learns_what_it_missed() -> None:
+    """More than pipe and queue can hold: the writer goes on at once, and later one line says how many are lost."""
+    reading, writing = os.pipe()
+    lines = 3 * outlet.QUEUE_LINES
+    with os.fdopen(writing, "w") as stream:
+        logs.configure(Log(), stream=stream)
+        log = structlog.get_logger("mailslot.test")
+        for number in range(lines):
+            log.info("thing.happened", number=number, filler="x" * 100)
+        lost = logs.lost_lines()
+        assert lost > 0
+        reader = Reader(reading)
+        assert logs.flush(30)
+        log.info("thing.happened", number=lines)
+        assert logs.flush(30)
+        # Closing ends the thread, which holds the descriptor's number.
+        assert logs.lost_lines() == lost
+    written = [json.loads(line) for line in reader.lines()]
+    losses = [line["lines"] for line in written if line["event"] == "log.lines_lost"]
+    numbers = [line["number"] for line in written if line["event"] == "thing.happened"]
+    assert sum(losses) == lost
+    assert len(numbers) == lines + 1 - lost
+    assert numbers == sorted(numbers)
+
+
+def test_a_descriptor_that_somebody_made_non_blocking_loses_nothing() -> None:
+    """A terminal's or a pipe's mode is shared with whoever holds it as well."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with os.fdopen(writing, "w") as stream:
+        logs.configure(Log(), stream=stream)
+        log = structlog.get_logger("mailslot.test")
+        for number in range(2_000):
+            log.info("thing.happened", number=number, filler="x" * 200)
+        reader = Reader(reading)
+        assert logs.flush(30)
+        assert logs.lost_lines() == 0
+    assert len(reader.lines()) == 2_000
+
+
+SCRIPT = """
+import sys, structlog
+from daemon import logs
+from daemon.core.settings import Log
+logs.configure(Log(), stream=sys.stdout)
+for number in range(500):
+    structlog.get_logger("mailslot.test").info("thing.happened", number=number)
+sys.exit(7)
+"""
+
+
+def run_script(stdout: int) -> subprocess.CompletedProcess[str]:
+    """Run a process that logs 500 lines and ends at once with code 7."""
+    environ = {"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]}
+    return subprocess.run(
+        [sys.executable, "-c", SCRIPT], stdout=stdout, stderr=subprocess.PIPE, text=True, env=environ, check=False
+    )
+
+
+def test_the_last_lines_of_a_process_are_written_before_it_ends() -> None:
+    """They are the ones that say why it ended."""
+    finished = run_script(subprocess.PIPE)
+    assert finished.returncode == 7
+    assert [json.loads(line)["number"] for line in finished.stdout.splitlines()] == list(range(500))
+
+
+def test_a_process_whose_reader_is_gone_ends_with_its_own_exit_code() -> None:
+    """Also Python's own flush at exit finds nothing to complain about."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    finished = run_script(writing)
+    os.close(writing)
+    assert (finished.returncode, finished.stderr) == (7, "")
