@@ -15,7 +15,7 @@ help: ## say what can be made
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 14
 
 run: .venv/installed ## show mailslot at work: a database, an inbox, the daemon, one mail; ONCE=1 leaves when the mail is sent
-	.venv/bin/python -m daemon dev $(if $(filter-out 0,$(ONCE)),--once) $(ARGS)
+	.venv/bin/python -m daemon dev $(strip $(if $(filter-out 0,$(ONCE)),--once) $(ARGS))
 
 test: .venv/installed ## run all tests; TEST_DATABASE_URL or PG_BIN choose another PostgreSQL
 	.venv/bin/python -m pytest $(ARGS)
@@ -38,11 +38,14 @@ clean: ## remove the environment, the caches, and what make run has kept
 	rm -rf .mailslot .venv .venv-lock dist htmlcov .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find daemon tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The stamp is newer than what was installed; it is written last, so that what was broken off begins again.
-.venv/installed: requirements.lock pyproject.toml
+# Each stamp is written last, so that what was broken off begins again.
+.venv/created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
 	    "mailslot needs Python 3.11 or newer; this is %s. Name another: make PYTHON=/path/to/python3 .." % sys.version.split()[0])'
-	$(PYTHON) -m venv .venv
+	$(PYTHON) -m venv --clear .venv
+	@touch $@
+
+.venv/installed: requirements.lock pyproject.toml | .venv/created
 	.venv/bin/python -m pip install --disable-pip-version-check --quiet --require-hashes -r requirements.lock
 	.venv/bin/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation -e .
 	@touch $@

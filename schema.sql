@@ -33,10 +33,16 @@ DECLARE name text;
 BEGIN
     FOREACH name IN ARRAY ARRAY['mailslot_owner', 'mailslot_producer', 'mailslot_worker', 'mailslot_operator', 'mailslot_monitor'] LOOP
         IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = name) THEN
-            EXECUTE format('CREATE ROLE %I NOLOGIN', name);
+            BEGIN
+                EXECUTE format('CREATE ROLE %I NOLOGIN', name);
+            EXCEPTION WHEN duplicate_object OR unique_violation THEN
+                NULL;                                            -- another database of this server was quicker
+            END;
         END IF;
     END LOOP;
-    IF NOT pg_has_role(current_user, 'mailslot_owner', 'MEMBER') THEN
+    -- Since PostgreSQL 16 whoever creates a role is its administrator, but may not act as it yet.
+    IF NOT pg_has_role(current_user, 'mailslot_owner',
+                       CASE WHEN current_setting('server_version_num')::integer < 160000 THEN 'MEMBER' ELSE 'SET' END) THEN
         EXECUTE format('GRANT mailslot_owner TO %I', current_user);
     END IF;
 END $$;
@@ -179,12 +185,21 @@ RETURN CASE
     WHEN recipients @? '$.* ? (@.verdict == "sent")' THEN 'sent'
     ELSE wanted END;
 
--- Gives every recipient that stands at one verdict another one; a mark that is settled so is remembered as a doubt.
+-- Whether a job that ends as sent rests, for some recipient, on an assumption: the answer to its dot never came.
+CREATE FUNCTION mailslot.holds_assumed(on_doubt text, recipients jsonb) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN on_doubt = 'assume_sent'
+       AND coalesce(recipients @? '$.* ? (@.verdict == "sent" && @.doubted == true)', false);
+
+-- Gives every recipient that stands at one verdict another one; a mark that is settled so is remembered as a doubt, and who was
+-- ever in doubt is never called dead.
 CREATE FUNCTION mailslot.settle(recipients jsonb, before text, after text) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN (SELECT jsonb_object_agg(address, CASE WHEN entry ->> 'verdict' = settle.before
-               THEN entry || jsonb_build_object('verdict', settle.after)
-                          || CASE WHEN settle.before = 'marked' THEN '{"doubted": true}' ELSE '{}' END::jsonb ELSE entry END)
+               THEN entry || CASE WHEN settle.before = 'marked' THEN '{"doubted": true}' ELSE '{}' END::jsonb
+                          || jsonb_build_object('verdict', CASE WHEN settle.after = 'dead' AND entry @> '{"doubted": true}'
+                                                                THEN 'in_doubt' ELSE settle.after END)
+               ELSE entry END)
         FROM jsonb_each(settle.recipients) AS each (address, entry));
 
 -- A mark or an outcome must be on disk when it is answered, whatever the server's default; remote_apply is more, and stays.
@@ -242,6 +257,8 @@ BEGIN
         cancel_requested_at = coalesce(job.cancel_requested_at, clock_timestamp()),
         completed_at = CASE WHEN job.lease_token IS NULL THEN clock_timestamp() END,
         outcome = CASE WHEN job.lease_token IS NULL THEN mailslot.ending('cancelled', job.doubts, job.recipients) END,
+        assumed = job.lease_token IS NULL AND mailslot.ending('cancelled', job.doubts, job.recipients) = 'sent'
+                  AND mailslot.holds_assumed(job.on_doubt, job.recipients),
         reason = CASE WHEN job.lease_token IS NULL THEN 'cancelled' ELSE job.reason END
     WHERE job.id = cancel.id AND job.completed_at IS NULL
     RETURNING coalesce(job.outcome, 'cancel_requested') INTO state;
@@ -276,7 +293,7 @@ GRANT USAGE ON SCHEMA mailslot TO mailslot_producer, mailslot_worker, mailslot_o
 GRANT EXECUTE ON FUNCTION mailslot.enqueue, mailslot.cancel TO mailslot_producer, mailslot_operator;
 
 -- A worker may move a job along, never change what is to be sent, to whom, or until when.
-GRANT EXECUTE ON FUNCTION mailslot.ending, mailslot.settle, mailslot.commit_durably TO mailslot_worker, mailslot_operator;
+GRANT EXECUTE ON FUNCTION mailslot.ending, mailslot.holds_assumed, mailslot.settle, mailslot.commit_durably TO mailslot_worker, mailslot_operator;
 GRANT SELECT ON mailslot.meta, mailslot.settings, mailslot.queues, mailslot.jobs, mailslot.attempts, mailslot.workers
     TO mailslot_worker;
 GRANT UPDATE (available_at, completed_at, attempt, crashes, doubts, lease_token, lease_owner, leased_at, lease_expires_at,
@@ -289,7 +306,8 @@ GRANT SELECT ON ALL TABLES IN SCHEMA mailslot TO mailslot_operator;
 GRANT UPDATE (expires_at) ON mailslot.jobs TO mailslot_operator;
 GRANT UPDATE ON mailslot.settings TO mailslot_operator;
 GRANT INSERT, UPDATE, DELETE ON mailslot.queues TO mailslot_operator;
-GRANT INSERT ON mailslot.audit TO mailslot_operator;
+GRANT UPDATE (accepted) ON mailslot.attempts TO mailslot_operator;  -- evidence is set aside by a retry that says so
+GRANT INSERT (action, job_id, detail) ON mailslot.audit TO mailslot_operator;   -- who and when are the server's to say
 
 -- A monitor sees states and counts; no payload, no address, no reply.
 GRANT SELECT ON mailslot.job_states, mailslot.queues, mailslot.workers, mailslot.settings, mailslot.meta TO mailslot_monitor;

@@ -23,7 +23,7 @@ from daemon.attempt import MailAttempt, Means
 from daemon.batch import Batch
 from daemon.claimer import Claimer
 from daemon.core.settings import Settings
-from daemon.drain import Drain
+from daemon.drain import RECORD_S, Drain
 from daemon.heartbeat import Heartbeat
 from daemon.notify import Notifier
 from daemon.ports import Ports
@@ -143,12 +143,12 @@ class Worker:
     async def serve(self) -> int:
         """Work until drained; returns the exit code. The heartbeat is stopped last."""
         async with asyncio.TaskGroup() as tasks:
+            claiming = tasks.create_task(self.claimer.run())
             loops = [
                 tasks.create_task(loop)
                 for loop in (
                     self.marks.run(),
                     self.recorder.run(),
-                    self.claimer.run(),
                     self.sweeper.run(),
                     self.relays.run(),
                     self.watch.run(self.notifier),
@@ -163,7 +163,8 @@ class Worker:
                 for _ in range(self.settings.worker.concurrency)
             }
             finished = await self.drain.run(slots)
-            for task in (*loops, impatience):
+            await asyncio.wait({claiming}, timeout=RECORD_S)  # a claim on its way is given back first
+            for task in (claiming, *loops, impatience):
                 task.cancel()
         await self.session.leave()
         log.info("daemon.stopped", finished=finished)

@@ -21,6 +21,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from types import TracebackType
 
 import structlog
@@ -37,6 +38,7 @@ from daemon.core.outcome import (
     Release,
     by_evidence,
     given_up,
+    known,
     marked,
     remaining,
     settle,
@@ -76,9 +78,7 @@ class Interruptible:
         self._lease.rearm = self._rearm
         self._rearm()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._lease.rearm = None
         await self._timeout.__aexit__(kind, error, trace)
 
@@ -87,7 +87,11 @@ class Interruptible:
         return self._timeout.expired()
 
     def _rearm(self) -> None:
-        left_s = 0.0 if self._lease.given_up else self._lease.until_mono - self._boottime_s()
+        lease = self._lease
+        if lease.answer_by_mono is not None:
+            left_s = lease.answer_by_mono - self._boottime_s()
+        else:
+            left_s = 0.0 if lease.given_up else lease.until_mono - self._boottime_s()
         with suppress(RuntimeError):  # it has fired already
             self._timeout.reschedule(asyncio.get_running_loop().time() + left_s)
 
@@ -143,10 +147,10 @@ class MailAttempt:
         """Try once to send the job. Cancelling is safe before the dot; past it the answer would be lost, so nobody does."""
         job = lease.job
         if job.payload is None:
-            return given_up(job, {}, "dead", "payload_too_large", f"{job.payload_bytes} bytes")
+            return given_up(job, known(job), "dead", "payload_too_large", f"{job.payload_bytes} bytes")
         message = compose(job.payload, uid=job.uid, created_at=job.created_at, defaults=self._means.settings.mail)
         if isinstance(message, Unbuildable):
-            return given_up(job, {}, "dead", message.reason, str(message))
+            return given_up(job, known(job), "dead", message.reason, str(message))
         entries = standing(job, message.recipients)
         if not remaining(entries):
             return given_up(job, entries, "dead", "nobody_remains")
@@ -222,7 +226,8 @@ class MailAttempt:
         if reason is not None or not connection.write_dot():
             connection.abort()
             return Release(reason or "connection_closed", 0.0 if reason == DRAINING else RELEASED_S, connection.relay)
-        lease.past_dot, lease.stage, lease.hang_up = True, Stage.DOT, connection.abort
+        lease.begin(inf)  # the connection has a limit of its own for the answer
+        lease.hang_up = connection.abort
         report = connection.report(await connection.dot_reply())
         lease.hang_up = None
         return self._conclude(lease, entries, report, ready.refused, connection)
@@ -267,7 +272,8 @@ async def ask_mark(lease: Lease, means: Means, request: MarkRequest) -> Marked |
             return Release("mark_unanswered", RELEASED_S)
         if decision.verdict == "go":
             lease.marked = True
-            lease.limit(means.trust.until_mark(asked_mono, decision.expires_in_s))
+            lease.extend(means.trust.until(asked_mono))
+            lease.expire(asked_mono + decision.expires_in_s)
             return decision
         if decision.verdict != "busy":
             return decision

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 import structlog
@@ -229,8 +229,12 @@ class Claimer:
         """Give back claims that got no answer, until that is answered, and once more a little later."""
         now_mono = self._ports.boottime_s()
         for claim in [c for c in self._unanswered if c.due_mono <= now_mono or self._stopped]:
-            given_back = await self._store.abandon(claim.levels, claim.tokens)
             self._unanswered.remove(claim)
+            try:
+                given_back = await self._store.abandon(claim.levels, claim.tokens)
+            except (StoreUnavailable, StoreRefused):
+                self._unanswered.append(replace(claim, due_mono=self._ports.boottime_s() + ABANDONED_TWICE_S))
+                raise
             if given_back:
                 log.info("claim.abandoned", jobs=given_back)
                 self.wake()

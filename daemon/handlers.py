@@ -17,6 +17,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 from daemon.attempt import Interruptible, Means, ask_mark, forbidden, instead_of_go
@@ -29,6 +30,7 @@ from daemon.core.outcome import (
     Exchange,
     Release,
     given_up,
+    known,
     remaining,
     settle,
     standing,
@@ -123,7 +125,7 @@ class FunctionAttempt:
         """Run the function once under the lease."""
         job = lease.job
         if job.payload is None:
-            return given_up(job, {}, "dead", "payload_too_large", f"{job.payload_bytes} bytes")
+            return given_up(job, known(job), "dead", "payload_too_large", f"{job.payload_bytes} bytes")
         handed = HandedJob(lease, json.loads(job.payload), self._fence)
         lease.stage = Stage.BODY
         scope = Interruptible(lease, self._means.ports.boottime_s)
@@ -142,6 +144,8 @@ class FunctionAttempt:
             return self._settled(lease, Verdict.LATER, later.reason, later.delay_s)
         except Rejected as rejected:
             return self._settled(lease, Verdict.REJECTED, rejected.reason)
+        finally:
+            lease.hang_up = None
         return handed.refused or self._settled(lease, Verdict.SENT, "done")
 
     async def _fence(self, lease: Lease) -> Conclusion | None:
@@ -154,8 +158,8 @@ class FunctionAttempt:
         reason = forbidden(lease, means.ports.boottime_s, sick=means.recorder_sick())
         if reason is not None:
             return Release(reason, RELEASED_S)
-        lease.past_dot, lease.stage, lease.given_up = True, Stage.DOT, None
-        lease.limit(means.ports.boottime_s() + REPLY_BUDGET_S)
+        lease.begin(means.ports.boottime_s() + REPLY_BUDGET_S)
+        lease.hang_up = partial(lease.begin, means.ports.boottime_s())
         return None
 
     def _interrupted(self, lease: Lease) -> Conclusion:

@@ -58,15 +58,19 @@ class Session:
         connection = await connect(self._settings.database, application_name=f"mailslot {self._identity.owner} session")
         try:
             with translated("session"):
-                await connection.execute(statement("session"))
-                await connection.execute(statement("worker_enter"), *astuple(self._identity))
-                if self._settings.worker.listen:
-                    await connection.add_listener(CHANNEL, self._woken)
+                async with asyncio.timeout(self._settings.lease.heartbeat_timeout_s):
+                    await self._introduce(connection)
         except BaseException:
             connection.terminate()
             raise
         connection.add_termination_listener(self._ended)
         self._connection = connection
+
+    async def _introduce(self, connection: Connection) -> None:
+        await connection.execute(statement("session"))
+        await connection.execute(statement("worker_enter"), *astuple(self._identity))
+        if self._settings.worker.listen:
+            await connection.add_listener(CHANNEL, self._woken)
 
     async def extend(self, leases: Sequence[Lease]) -> dict[object, str]:
         """Extend the leases in one statement; returns held, busy or lost by token. Raises StoreUnavailable after the time-out.

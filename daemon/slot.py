@@ -84,7 +84,7 @@ class Slot:
             "reply": conclusion.reply,
         }
         if written.state == "lost":
-            log.warning("lease.lost", job_id=job.id, attempt=job.attempt, stage=lease.stage, verdict=_verdict(conclusion))
+            log.warning("outcome.stale", job_id=job.id, attempt=job.attempt, stage=lease.stage, verdict=_verdict(conclusion))
         elif written.outcome == "sent":
             log.info("job.sent", **facts)
         elif written.outcome is not None:

@@ -8,6 +8,7 @@ while it may still be interrupted, that is: before the dot.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import inf
 
 from daemon.core.job import Job
 from daemon.core.smtp import Stage
@@ -17,19 +18,30 @@ LOST = "lease_lost"
 
 
 class Lease:
-    """One held job. `until_mono` is the boot-clock second until which the lease may be believed."""
+    """One held job. `until_mono` is the boot-clock second until which what can't be taken back may be begun."""
 
-    __slots__ = ("afterwards", "given_up", "hang_up", "job", "marked", "past_dot", "rearm", "recording", "stage", "until_mono")
+    __slots__ = (
+        "_expires_mono",
+        "_trusted_mono",
+        "afterwards",
+        "answer_by_mono",
+        "given_up",
+        "hang_up",
+        "job",
+        "marked",
+        "rearm",
+        "recording",
+        "stage",
+    )
 
-    def __init__(self, job: Job, until_mono: float) -> None:
+    def __init__(self, job: Job, trusted_mono: float) -> None:
         self.job = job
-        self.until_mono = until_mono
         self.stage = Stage.BUILD
         self.given_up: str | None = None
         """Why the slot must stop, if it must: DRAINING or LOST."""
         self.marked = False
-        self.past_dot = False
-        """Whether what can't be taken back has been begun; from then on only an answer ends the attempt."""
+        self.answer_by_mono: float | None = None
+        """Set once what can't be taken back has been begun: until then the answer is waited for, and only it ends the attempt."""
         self.recording = False
         """Whether the conclusion is on its way; such a lease is not extended any more."""
         self.rearm: Callable[[], None] | None = None
@@ -37,21 +49,40 @@ class Lease:
         """Ends the wait for an answer to the dot, which is then in doubt; only the end of a drain does that."""
         self.afterwards: Callable[[], None] | None = None
         """What is done once the conclusion is recorded, and can't change it: the connection goes back to its pool."""
+        self._trusted_mono = trusted_mono
+        self._expires_mono = inf
 
-    def extend(self, until_mono: float) -> None:
-        """Believe in the lease for longer; an answer never shortens what an earlier one gave, except through `limit`."""
-        self.until_mono = max(self.until_mono, until_mono)
+    @property
+    def until_mono(self) -> float:
+        """The end of the trust window or of the job's own time, whichever comes first."""
+        return min(self._trusted_mono, self._expires_mono)
+
+    @property
+    def past_dot(self) -> bool:
+        """Whether what can't be taken back has been begun."""
+        return self.answer_by_mono is not None
+
+    def extend(self, trusted_mono: float) -> None:
+        """Believe in the lease for longer; an answer never shortens what an earlier one gave."""
+        self._trusted_mono = max(self._trusted_mono, trusted_mono)
         self._changed()
 
-    def limit(self, until_mono: float) -> None:
-        """Believe exactly this long: the mark's answer also knows when the job expires."""
-        self.until_mono = until_mono
+    def expire(self, expires_mono: float) -> None:
+        """Begin nothing after this, however long the lease: the mark's answer knows when the job expires."""
+        self._expires_mono = expires_mono
+        self._changed()
+
+    def begin(self, answer_by_mono: float) -> None:
+        """Note that what can't be taken back begins now; from here on `give_up` changes nothing."""
+        self.answer_by_mono = answer_by_mono
+        self.stage = Stage.DOT
         self._changed()
 
     def give_up(self, reason: str) -> None:
         """Ask the slot to stop before the dot; past it this changes nothing."""
-        self.given_up = self.given_up or reason
-        self._changed()
+        if not self.past_dot:
+            self.given_up = self.given_up or reason
+            self._changed()
 
     def _changed(self) -> None:
         if self.rearm is not None:

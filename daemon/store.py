@@ -201,7 +201,7 @@ class Store:
 
     async def abandon(self, levels: Sequence[Level], tokens: Sequence[UUID]) -> int:
         """Give back what a claim without an answer may have taken; returns how many jobs that were."""
-        return len(await self._fetch("abandon", *_columns(levels), list(tokens)))
+        return len(await self._fetch("abandon", *_columns(levels), list(tokens), SWEEP_WINDOW))
 
     async def mark(self, requests: Sequence[MarkRequest]) -> list[Marked]:
         """Mark jobs; one decision for each request, in the requests' order."""

@@ -163,7 +163,8 @@ def test_no_address_leaves_in_any_part_of_a_line(local: str, place: str) -> None
     log, stream = configured()
     match place:
         case "event":
-            log.info(f"550 <{address}>")
+            text = f"550 <{address}>"
+            log.info(text)
         case "field":
             log.info("job.dead", reply=f"550 5.1.1 <{address}> unknown")
         case "key":
@@ -195,7 +196,7 @@ def test_pii_writes_addresses_in_full_and_secrets_still_not() -> None:
     [
         {"reply": "x" * 1_000_000},
         {"reply": "ü\U0001f4e7" * 100_000},
-        {"recipients": {f"u{number}@example.org": "dead" for number in range(5_000)}},
+        {"recipients": {f"recipient {number}": "dead" for number in range(5_000)}},
         {f"field_{number}": "y" * 500 for number in range(60)},
         {f"field_{number}": number for number in range(5_000)},
         {"k" * 20_000: 1},
@@ -224,23 +225,13 @@ def test_a_short_field_survives_beside_a_long_one() -> None:
 
 def test_of_a_long_traceback_the_end_is_kept() -> None:
     """The last frame is where it happened."""
-
-    def deep(level: int) -> None:
-        if level:
-            deep(level - 1 if level % 2 else level - 1)
-        else:
-            raise ValueError("x" * 50)
-
     log, stream = configured()
     error = ValueError("y" * 30_000)
+    error.add_note("the last line")
     log.error("slot.failed", exc_info=error)
-    try:
-        deep(60)
-    except ValueError as deepest:
-        deepest.add_note("the last line")
-        log.exception("slot.failed", filler=["z" * 100] * 70)
-    _, line = objects(stream)
-    assert line["error.stack_trace"].endswith("the last line\n")
+    (line,) = objects(stream)
+    assert line["error.stack_trace"].startswith("…yyy")
+    assert line["error.stack_trace"].endswith("y\nthe last line\n")
 
 
 def test_libraries_come_the_same_way_from_warning_upwards() -> None:
@@ -392,7 +383,6 @@ def test_a_reader_that_is_stuck_delays_nobody_and_learns_what_it_missed() -> Non
         assert logs.flush(30)
         log.info("thing.happened", number=lines)
         assert logs.flush(30)
-        # Closing ends the thread, which holds the descriptor's number.
         assert logs.lost_lines() == lost
     written = [json.loads(line) for line in reader.lines()]
     losses = [line["lines"] for line in written if line["event"] == "log.lines_lost"]

@@ -51,8 +51,9 @@ async def page(settings: Settings, arguments: Namespace) -> tuple[datetime, list
 
 def _cells(row: Row, now: datetime) -> tuple[object, ...]:
     attempts = f"{row['attempt']}/{row['max_attempts']}" + ("?" * row["doubts"])
-    kept = (row["id"], row["state"], row["queue"], row["kind"])
-    return (*kept, distance(now - row["created_at"]), attempts, _due(row, now), row["reason"] or ("assumed" if row["assumed"] else ""))
+    reason = row["reason"] or ("assumed" if row["assumed"] else "")
+    age = distance(now - row["created_at"])
+    return row["id"], row["state"], row["queue"], row["kind"], age, attempts, _due(row, now), reason
 
 
 def _due(row: Row, now: datetime) -> str:

@@ -18,9 +18,9 @@ def run(arguments: Namespace) -> int:
     if arguments.json:
         raise UsageError("--json goes with --check-config; the daemon's log is JSON lines wherever it isn't a terminal")
     settings = settings_of_worker(arguments)
-    from daemon import app  # noqa: PLC0415 - the daemon and its libraries are loaded only to be run
+    from daemon.app import run as run_daemon  # noqa: PLC0415 - the daemon and its libraries are loaded only to be run
 
-    return app.run(settings, once=arguments.once)
+    return run_daemon(settings, once=arguments.once)
 
 
 def check_config(arguments: Namespace) -> int:

@@ -19,15 +19,15 @@ class ConfigError(MailslotError):
         self.problems = tuple(problems)
 
 
-class SchemaMismatch(MailslotError):
+class SchemaMismatch(MailslotError):  # noqa: N818  says what happened
     """The database isn't what this program was written for; nothing was written (exit 78)."""
 
 
-class StoreUnavailable(MailslotError):
+class StoreUnavailable(MailslotError):  # noqa: N818  says what happened
     """The database didn't answer, or said that it can't now: the same statement may succeed later (exit 69)."""
 
 
-class StoreRefused(MailslotError):
+class StoreRefused(MailslotError):  # noqa: N818  says what happened
     """The database answered, and the answer was no; repeating the statement as it is can't help (exit 77 or 1)."""
 
     def __init__(self, message: str, sqlstate: str = "") -> None:

@@ -22,13 +22,21 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from daemon.core.job import Job
+from daemon.core.reply import clean
 from daemon.core.smtp import Stage
 from daemon.core.verdicts import Decision, Verdict
 
 EVERYBODY = "*"
 """The one recipient of a job that isn't mail."""
+REASON_LENGTH, REPLY_LENGTH = 200, 500
+"""What the columns hold, in characters; the CHECKs of schema.sql say the same."""
 RELEASED_S = 1.0
 """Pause before a job is tried again that went back through no fault of its own, so that nothing spins."""
+
+
+def storable(text: str | None, length: int) -> str | None:
+    """Return the text as a column can hold it: without controls, in UTF-8, cut to `length` characters."""
+    return None if text is None else clean(text)[:length]
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -59,6 +67,11 @@ class Record:
     stage: Stage | None = None
     accepted: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Cut and clean what others wrote, so that the row can hold it."""
+        object.__setattr__(self, "reason", storable(self.reason, REASON_LENGTH))
+        object.__setattr__(self, "reply", storable(self.reply, REPLY_LENGTH))
+
 
 @dataclass(frozen=True, slots=True)
 class Release:
@@ -68,6 +81,11 @@ class Release:
     delay_s: float = 0.0
     relay: str | None = None
     reply: str | None = None
+
+    def __post_init__(self) -> None:
+        """Cut and clean what others wrote, so that the row can hold it."""
+        object.__setattr__(self, "reason", storable(self.reason, REASON_LENGTH))
+        object.__setattr__(self, "reply", storable(self.reply, REPLY_LENGTH))
 
 
 Conclusion = Record | Release
@@ -91,12 +109,17 @@ class Exchange:
     answers: Mapping[str, Answer]
 
 
+def known(job: Job) -> dict[str, Entry]:
+    """Return the recipients that the row tells apart; empty when it doesn't."""
+    return _decoder.decode(job.recipients) if job.recipients is not None else {}
+
+
 def standing(job: Job, addresses: Iterable[str]) -> dict[str, Entry]:
     """Return where each recipient of the envelope stands before this attempt, in the envelope's order."""
     if job.recipients is None:
         return {address: Entry(doubted=job.doubts > 0) for address in addresses}
-    known = _decoder.decode(job.recipients)
-    entries = {address: known.get(address, Entry()) for address in addresses}
+    stored = known(job)
+    entries = {address: stored.get(address, Entry()) for address in addresses}
     return {a: replace_verdict(entry, "later") if entry.verdict == "marked" else entry for a, entry in entries.items()}
 
 
@@ -113,7 +136,7 @@ def remaining(entries: Entries) -> tuple[str, ...]:
 def written(entries: Entries, doubts: int) -> str | None:
     """Return the entries as the row stores them: JSON, or None when all are alike and the row's own columns say it all."""
     kinds = {(entry.verdict, entry.doubted) for entry in entries.values()}
-    if len(kinds) == 1 and kinds.pop()[1] == (doubts > 0):
+    if not kinds or (len(kinds) == 1 and kinds.pop()[1] == (doubts > 0)):
         return None
     return msgspec.json.encode(entries).decode()
 
@@ -182,7 +205,9 @@ def broken(job: Job, error: str, *, in_doubt: bool, backoff_s: float) -> Record:
     `in_doubt` when the dot had been written; then nobody knows.
     """
     if in_doubt:
-        return Record(verdict=Verdict.DOUBT.value, outcome="in_doubt", doubts=1, reason="internal_error", reply=error)
+        after = {a: Entry("in_doubt", e.reply, doubted=True) if e.verdict == "later" else e for a, e in known(job).items()}
+        stored = written(after, job.doubts + 1)
+        return Record(Verdict.DOUBT.value, "in_doubt", doubts=1, reason="internal_error", reply=error, recipients=stored)
     outcome = "dead" if job.attempt >= job.max_attempts else None
     return Record(Verdict.LATER.value, outcome, backoff_s, reason="internal_error", reply=error, recipients=job.recipients)
 
@@ -221,4 +246,7 @@ def _finished(job: Job, record: Record, after: Entries, *, used_up: bool) -> Rec
     verdicts = {entry.verdict for entry in after.values()}
     outcome = next((v for v in ("in_doubt", "sent") if v in verdicts), "dead")
     reason = "partial" if len(verdicts) > 1 else record.reason
-    return replace(record, outcome=outcome, reason=reason, recipients=stored, delay_s=0.0)
+    assumed = outcome == "sent" and (
+        record.assumed or (job.on_doubt == "assume_sent" and any(e.verdict == "sent" and e.doubted for e in after.values()))
+    )
+    return replace(record, outcome=outcome, reason=reason, recipients=stored, assumed=assumed, delay_s=0.0)

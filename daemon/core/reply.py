@@ -17,12 +17,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from daemon.core.smtp import Reply
+from daemon.core.smtp import TEXT_CHARACTERS, Reply
 
 LINE_BYTES: Final = 8 * 1024
 REPLY_BYTES: Final = 64 * 1024
 REPLY_LINES: Final = 200
-TEXT_CHARACTERS: Final = 500
 LONGEST_HINT_S: Final = 14_400.0
 
 _LINE: Final = re.compile(rb"([2-5]\d\d)(?:([ -])(.*))?", re.DOTALL)

@@ -46,6 +46,8 @@ class Fault(StrEnum):
 
 CLOSING: Final = 421
 """The one code that says, at any stage, that the relay is about to close the connection (RFC 5321 3.8)."""
+TEXT_CHARACTERS: Final = 500
+"""As much of a reply as is kept, shown and stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class Reply:
         return 200 <= self.code < 300  # noqa: PLR2004 - the digits are the protocol's own
 
     def __str__(self) -> str:
-        return " ".join(part for part in (str(self.code), self.enhanced, self.text) if part)
+        return " ".join(part for part in (str(self.code), self.enhanced, self.text) if part)[:TEXT_CHARACTERS]
 
 
 @dataclass(frozen=True, slots=True)

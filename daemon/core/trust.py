@@ -26,7 +26,3 @@ class TrustWindow:
     def until(self, asked_mono: float) -> float:
         """Return the boot-clock second until which a lease granted to a question asked at `asked_mono` may be believed."""
         return asked_mono + self.lease_s - self.margin_s
-
-    def until_mark(self, asked_mono: float, expires_in_s: float) -> float:
-        """The same for a mark, which also says how long the job may still be sent: never past its `expires_at`."""
-        return min(self.until(asked_mono), asked_mono + expires_in_s)

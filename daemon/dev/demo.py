@@ -198,7 +198,7 @@ class _Demo:
 
     async def _tell_mails(self, mails: AsyncIterator[dict[str, Any]], daemon: Child) -> None:
         async for mail in mails:
-            _tell(*narrator.arrived(mail, _shown(Path(mail["path"]))))
+            _tell(*narrator.heard(mail, _shown))
         if not self._daemon_ended:
             self._inbox_failed = True
             daemon.order("TERM")
@@ -233,9 +233,10 @@ def _tell(word: str, sentence: str) -> None:
     print(f"{datetime.now().astimezone():%H:%M:%S}  {word:<9} {sentence}", flush=True)
 
 
-def _shown(path: Path) -> str:
+def _shown(path: str | Path) -> str:
     """Return the path as the person would write it, from where they are."""
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+    here = Path.cwd()
+    return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else str(path)
 
 
 def _own_command() -> str:

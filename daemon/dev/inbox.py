@@ -3,8 +3,8 @@
     python -m daemon.dev.inbox --port N --dir FOLDER
 
 An SMTP server on the loopback address that keeps each message as an `.eml` file, whole or not at all, before it answers 250.
-Says on standard output, as JSON lines, first where it listens ({"port": N}), then what arrived. It ends at SIGTERM, at SIGINT,
-and when its standard input ends, so that it doesn't outlive whoever started it.
+Says on standard output, as JSON lines, where it listens (`inbox.ready`), and then what arrives (`mail.kept`). It ends at SIGTERM,
+at SIGINT, and when its standard input ends, so that it doesn't outlive whoever started it.
 
 Recipients with these local parts play a difficult relay:
 
@@ -69,6 +69,7 @@ class Handler:
         """Keep the message and say so."""
         playing = {_local_part(address) for address in envelope.rcpt_tos}
         if "hang" in playing:
+            _say({"event": "mail.unanswered", "to": envelope.rcpt_tos})
             await asyncio.Event().wait()
         name = self._keep(envelope)
         if "accept-then-drop" in playing:
@@ -84,6 +85,7 @@ class Handler:
         headers = email.message_from_bytes(content, policy=email.policy.default)
         _say(
             {
+                "event": "mail.kept",
                 "from": envelope.mail_from,
                 "to": envelope.rcpt_tos,
                 "subject": str(headers.get("subject", "")),
@@ -131,7 +133,7 @@ async def serve(port: int, folder: Path) -> None:
         HOST,
         port,
     )
-    _say({"port": server.sockets[0].getsockname()[1]})
+    _say({"event": "inbox.ready", "port": server.sockets[0].getsockname()[1]})
     _stop_with_parent(loop, stopping)
     await stopping.wait()
     server.close()

@@ -26,9 +26,12 @@ def told(line: Line) -> list[Told]:
     return [(line.get("level", ""), f"{line.get('event', '')} {fields}".rstrip())]
 
 
-def arrived(line: Line, shown_path: str) -> Told:
-    """Return what to show for a mail that the inbox has kept."""
-    return ("arrived", f"“{line['subject']}” for {', '.join(line['to'])}: {shown_path}")
+def heard(line: Line, shown: Callable[[str], str]) -> Told:
+    """Return what to show for a line of the inbox; `shown` shortens a path for the person's eyes."""
+    recipients = ", ".join(line["to"])
+    if line["event"] == "mail.unanswered":
+        return ("silent", f"the inbox gives no answer to the mail for {recipients}")
+    return ("arrived", f"“{line['subject']}” for {recipients}: {shown(line['path'])}")
 
 
 def _job(line: Line) -> str:

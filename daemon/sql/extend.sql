@@ -12,9 +12,9 @@ WITH durable AS MATERIALIZED (
 ), asked AS MATERIALIZED (
     SELECT * FROM unnest($1::bigint[], $2::uuid[]) AS a (id, token) ORDER BY id
 ), held AS MATERIALIZED (
-    SELECT job.id
+    SELECT asked.id, asked.token
     FROM asked CROSS JOIN LATERAL (
-        SELECT j.id
+        SELECT
         FROM mailslot.jobs AS j
         WHERE j.id = asked.id AND j.lease_token = asked.token AND j.completed_at IS NULL
           AND j.leased_at > now() - make_interval(secs => $4)
@@ -24,8 +24,8 @@ WITH durable AS MATERIALIZED (
     UPDATE mailslot.jobs AS j
     SET lease_expires_at = greatest(j.lease_expires_at, clock_timestamp() + make_interval(secs => $3))
     FROM held, durable
-    WHERE durable.yes AND j.id = held.id AND j.lease_token = ANY ($2::uuid[]) AND j.completed_at IS NULL
-    RETURNING j.id
+    WHERE durable.yes AND j.id = held.id AND j.lease_token = held.token AND j.completed_at IS NULL
+    RETURNING j.id, held.token
 )
 SELECT asked.id, asked.token,
        CASE WHEN extended.id IS NOT NULL THEN 'held'
@@ -33,4 +33,4 @@ SELECT asked.id, asked.token,
                          WHERE j.id = asked.id AND j.lease_token = asked.token AND j.completed_at IS NULL
                            AND j.leased_at > now() - make_interval(secs => $4)) THEN 'busy'
             ELSE 'lost' END AS state
-FROM asked LEFT JOIN extended ON extended.id = asked.id
+FROM asked LEFT JOIN extended ON extended.id = asked.id AND extended.token = asked.token

@@ -46,7 +46,7 @@ WITH durable AS MATERIALIZED (
     FROM decided, durable
     WHERE durable.yes AND decided.verdict = 'go'
       AND j.id = decided.id AND j.lease_token = decided.token AND j.completed_at IS NULL
-    RETURNING j.id
+    RETURNING j.id, decided.token
 )
 SELECT asked.id, asked.token,
        CASE WHEN decided.verdict = 'go' AND marked.id IS NULL THEN 'lost'
@@ -56,4 +56,6 @@ SELECT asked.id, asked.token,
             ELSE 'lost' END AS verdict,
        decided.accepted,
        extract(epoch FROM decided.expires_at - now())::float8 AS expires_in_s
-FROM asked LEFT JOIN decided ON decided.id = asked.id LEFT JOIN marked ON marked.id = asked.id
+FROM asked
+LEFT JOIN decided ON decided.id = asked.id AND decided.token = asked.token
+LEFT JOIN marked ON marked.id = asked.id AND marked.token = asked.token

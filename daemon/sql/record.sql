@@ -43,7 +43,8 @@ WITH durable AS MATERIALIZED (
     UPDATE mailslot.jobs AS j SET
         completed_at = CASE WHEN held.ending IS NOT NULL THEN clock_timestamp() END,
         outcome = held.ending,
-        assumed = held.assumed AND coalesce(held.ending = 'sent', false),
+        assumed = coalesce(held.ending = 'sent', false)
+                  AND (held.assumed OR mailslot.holds_assumed(j.on_doubt, held.recipients)),
         doubts = j.doubts + held.doubts,
         reason = CASE WHEN held.outcome IS NULL AND held.ending IS NOT NULL THEN 'cancelled' ELSE held.reason END,
         relay = held.relay, reply = held.reply, recipients = held.recipients,
@@ -57,7 +58,7 @@ WITH durable AS MATERIALIZED (
     FROM held, durable
     WHERE durable.yes AND j.id = held.id AND j.lease_token = held.token
       AND (j.completed_at IS NULL OR (j.outcome = 'in_doubt' AND held.outcome = 'sent'))
-    RETURNING j.id, j.outcome
+    RETURNING j.id, held.token, j.outcome
 ), late AS MATERIALIZED (
     SELECT asked.*, j.attempt
     FROM asked JOIN mailslot.jobs AS j ON j.id = asked.id AND j.uid = asked.uid
@@ -67,7 +68,7 @@ WITH durable AS MATERIALIZED (
                                         accepted)
     SELECT held.id, held.token, held.owner, held.attempt, held.leased_at, held.stage, held.verdict, held.reason, held.relay,
            held.reply, held.accepted
-    FROM held JOIN written ON written.id = held.id WHERE written.outcome IS NULL
+    FROM held JOIN written ON written.id = held.id AND written.token = held.token WHERE written.outcome IS NULL
     UNION ALL
     SELECT late.id, late.token, NULL, late.attempt, NULL, late.stage, late.verdict, late.reason, late.relay, late.reply,
            late.accepted
@@ -76,7 +77,9 @@ WITH durable AS MATERIALIZED (
         stage = coalesce(excluded.stage, t.stage), verdict = excluded.verdict, reason = excluded.reason,
         relay = excluded.relay, reply = excluded.reply, accepted = coalesce(excluded.accepted, t.accepted)
 )
-SELECT asked.id, asked.token, written.outcome,
+SELECT asked.id, asked.token,
+       coalesce(written.outcome, (SELECT j.outcome FROM mailslot.jobs AS j
+                                  WHERE j.id = asked.id AND j.lease_token = asked.token)) AS outcome,
        CASE WHEN written.id IS NOT NULL THEN 'done'
             WHEN EXISTS (SELECT FROM mailslot.jobs AS j
                          WHERE j.id = asked.id AND j.lease_token = asked.token
@@ -85,4 +88,4 @@ SELECT asked.id, asked.token, written.outcome,
             WHEN EXISTS (SELECT FROM mailslot.attempts AS t
                          WHERE t.job_id = asked.id AND t.lease_token = asked.token AND t.verdict <> 'worker_lost') THEN 'done'
             ELSE 'lost' END AS state
-FROM asked LEFT JOIN written ON written.id = asked.id
+FROM asked LEFT JOIN written ON written.id = asked.id AND written.token = asked.token

@@ -40,11 +40,11 @@ WITH durable AS MATERIALIZED (
         marked_at = NULL, lease_expires_at = NULL
     FROM held, durable
     WHERE durable.yes AND j.id = held.id AND j.lease_token = held.token AND j.completed_at IS NULL
-    RETURNING j.id, j.outcome
+    RETURNING j.id, held.token, j.outcome
 )
 SELECT asked.id, asked.token, written.outcome,
        CASE WHEN written.id IS NOT NULL THEN 'done'
             WHEN EXISTS (SELECT FROM mailslot.jobs AS j
                          WHERE j.id = asked.id AND j.lease_token = asked.token AND j.completed_at IS NULL) THEN 'busy'
             ELSE 'lost' END AS state
-FROM asked LEFT JOIN written ON written.id = asked.id
+FROM asked LEFT JOIN written ON written.id = asked.id AND written.token = asked.token

@@ -5,7 +5,10 @@
 --
 -- Locks nothing.  Index: jobs_unfinished.  Result: one boolean.
 SELECT EXISTS (
-    SELECT FROM unnest($1::text[], $2::smallint[]) AS level (queue, priority) CROSS JOIN LATERAL (
+    SELECT FROM (
+        SELECT asked.* FROM unnest($1::text[], $2::smallint[]) AS asked (queue, priority)
+        WHERE NOT EXISTS (SELECT FROM mailslot.queues AS q WHERE q.queue = asked.queue AND q.paused)
+    ) AS level CROSS JOIN LATERAL (
         SELECT j.crashes, j.available_at, j.expires_at, j.lease_token
         FROM mailslot.jobs AS j
         WHERE j.queue = level.queue AND j.priority = level.priority AND j.completed_at IS NULL

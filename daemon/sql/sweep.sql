@@ -44,8 +44,8 @@ WITH durable AS MATERIALIZED (
     FROM looked CROSS JOIN taking CROSS JOIN LATERAL (
         SELECT j.id, j.lease_token, j.lease_owner, j.leased_at, j.attempt, j.doubts, j.recipients,
                CASE WHEN j.marked_at IS NOT NULL THEN 'doubt'
-                    WHEN j.lease_token IS NOT NULL AND j.crashes + 1 >= $8::integer THEN 'worker_lost'
                     WHEN j.cancel_requested_at IS NOT NULL THEN 'cancelled'
+                    WHEN j.lease_token IS NOT NULL AND j.crashes + 1 >= $8::integer THEN 'worker_lost'
                     WHEN j.expires_at <= now() THEN 'expired'
                     WHEN j.lease_token IS NOT NULL THEN 'orphan'
                     ELSE 'attempts_used_up' END AS why,
@@ -84,7 +84,8 @@ WITH durable AS MATERIALIZED (
     UPDATE mailslot.jobs AS j SET
         completed_at = CASE WHEN ended.ending IS NOT NULL THEN clock_timestamp() END,
         outcome = ended.ending,
-        assumed = coalesce(ended.why = 'doubt' AND ended.doubt = 'sent' AND ended.ending = 'sent', false),
+        assumed = coalesce(ended.ending = 'sent', false)
+                  AND (ended.why = 'doubt' AND ended.doubt = 'sent' OR mailslot.holds_assumed(j.on_doubt, ended.verdicts)),
         reason = CASE ended.why WHEN 'doubt' THEN 'worker_lost_after_dot' WHEN 'orphan' THEN 'worker_lost' ELSE ended.why END,
         attempt = greatest(j.attempt - CASE WHEN ended.why = 'orphan' THEN 1 ELSE 0 END, 0),
         crashes = j.crashes + CASE WHEN ended.lease_token IS NOT NULL THEN 1 ELSE 0 END,

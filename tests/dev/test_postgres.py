@@ -158,6 +158,15 @@ async def test_server_is_gone_when_its_parent_was_killed(place: Path, account: s
     assert not parent.socket_dir.exists()
 
 
+async def test_start_is_not_fooled_by_what_a_dead_server_left(place: Path) -> None:
+    """After a power cut the old server's file still says that it is ready; only the new server's word counts."""
+    with Server.start(place / "data"):
+        left = (place / "data" / "postmaster.pid").read_text()
+    (place / "data" / "postmaster.pid").write_text(left)
+    with Server.start(place / "data") as server:
+        assert await fetch(server, "SELECT 1") == 1
+
+
 async def test_start_waits_for_a_predecessor_that_is_still_stopping(place: Path) -> None:
     """Right after a kill the next start neither fails nor meets the old server."""
     with Parent(place / "data") as parent:

@@ -84,7 +84,7 @@ class Session:
 
     async def _on_ehlo(self, _line: str) -> None:
         step = self._own.get("ehlo", self._relay.script["ehlo"])
-        if isinstance(step, list) and not any(isinstance(item, dict) or item[:1].isdigit() for item in step):
+        if isinstance(step, list) and not any(isinstance(item, dict) or item[:3].isdigit() for item in step):
             lines = ["relay.test", *step]
             await self._say("\r\n".join(f"250{' ' if i == len(lines) - 1 else '-'}{text}" for i, text in enumerate(lines)))
         else:
@@ -125,7 +125,7 @@ class Session:
         if self._transaction.sender is None:
             await self._say("503 5.5.1 MAIL first")
             return
-        steps: dict[str, Any] = self._own.get("rcpt", self._relay.script["rcpt"])
+        steps: dict[str, Any] = self._own.get("rcpt") or self._relay.script["rcpt"]
         key = address if address in steps else "*"
         counts = self._counts if "rcpt" in self._own else self._relay.counts
         if await self._play(self._relay.step(f"rcpt {address}", steps.get(key, "250 2.1.5 ok"), counts)):
@@ -221,6 +221,7 @@ class Session:
             case "close" | "rst" as end:
                 self._drop(reset=end == "rst")
             case "hang":
+                self._writer.transport.pause_reading()  # type: ignore[attr-defined]
                 await self._relay.hang()
             case _:
                 pass

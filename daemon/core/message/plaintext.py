@@ -11,7 +11,7 @@ import re
 from html import unescape
 
 _LIMIT = 1_000_000
-_TAG = re.compile("(<[^<>]*>)")
+_TAG = re.compile("(<[A-Za-z/!?][^<>]*>)")
 _NAME = re.compile("</?([A-Za-z][A-Za-z0-9]*)")
 _TARGET = re.compile("""\\shref\\s*=\\s*(?:"([^"]*)"|'([^']*)'|([^\\s>"']+))""", re.IGNORECASE)
 _BLANKS = re.compile("[ \t\r\n\f]+")

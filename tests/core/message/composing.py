@@ -16,20 +16,20 @@ CREATED_AT = datetime(2025, 12, 1, 7, 30, tzinfo=UTC)
 DEFAULTS = settings.Mail(from_="Example Team <team@example.org>")
 
 
-def outcome_of(payload: object, defaults: settings.Mail = DEFAULTS) -> Message | Unbuildable:
+def outcome_of(payload: object, defaults: settings.Mail = DEFAULTS, /) -> Message | Unbuildable:
     """Compose from a payload as it is; text is taken for JSON."""
     text = payload if isinstance(payload, str) else json.dumps(payload)
     return compose(text, uid=UID, created_at=CREATED_AT, defaults=defaults)
 
 
-def composed(defaults: settings.Mail = DEFAULTS, **payload: object) -> Message:
+def composed(defaults: settings.Mail = DEFAULTS, /, **payload: object) -> Message:
     """Compose a mail to Ann, changed by the arguments, that must succeed."""
     found = outcome_of({"to": ["ann@example.org"], "text": "Hello\n"} | payload, defaults)
     assert isinstance(found, Message), str(found)
     return found
 
 
-def refused(defaults: settings.Mail = DEFAULTS, **payload: object) -> Unbuildable:
+def refused(defaults: settings.Mail = DEFAULTS, /, **payload: object) -> Unbuildable:
     """Compose a mail to Ann, changed by the arguments, that must be refused."""
     found = outcome_of({"to": ["ann@example.org"], "text": "Hello\n"} | payload, defaults)
     assert isinstance(found, Unbuildable), found

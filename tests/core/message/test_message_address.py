@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from daemon.core import settings
 from tests.core.message.composing import composed, lines_of, parsed, refused
 
+WIDE_DOMAIN = ".".join(["ü" * 57] * 4)
+"""231 characters, and 255 octets as A-labels."""
 LONGEST_DOMAIN = ".".join(["a" * 63] * 2 + ["b" * 61])
 
 
@@ -144,3 +147,24 @@ def test_blind_copy_outside_ascii_leaves_the_content_in_ascii() -> None:
     message = composed(bcc="üser@example.org")
     assert message.needs_smtputf8
     assert message.content.isascii()
+
+
+@pytest.mark.parametrize(
+    ("given", "detail"),
+    [
+        ("a" * 65 + "@example.org", "what stands before its @ is longer than 64 octets"),
+        ("a@" + "ü" * 253, "is longer than 254 octets"),
+        ("ab@" + WIDE_DOMAIN, "is longer than 254 octets"),
+        ("x" * 903 + "<a@example.org>", "is too long for one mailbox"),
+        ({"name": "x" * 321, "email": "a@example.org"}, "its name is longer than 320 characters"),
+    ],
+)
+def test_each_limit_is_named(given: object, detail: str) -> None:
+    """The limits also bound the work: nothing long is normalised, matched or turned into A-labels."""
+    assert refused(to=given).detail == detail
+
+
+def test_domain_has_a_limit_of_its_own() -> None:
+    """Also where no local part stands before it."""
+    found = refused(settings.Mail(from_="a@example.org", message_id_domain=WIDE_DOMAIN + ".aaa"))
+    assert found.detail == "its domain is longer than 255 octets"

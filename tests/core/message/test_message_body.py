@@ -108,7 +108,7 @@ def test_html_alone_gets_its_words_as_text() -> None:
     mail = parsed(composed(text=None, html="<h1>Hi</h1><p>Open <a href='https://example.org/i/1'>this</a></p>"))
     text = mail.get_body(("plain",))
     assert text is not None
-    assert text.get_content() == "Hi\n\nOpen this (https://example.org/i/1)\n"
+    assert text.get_content() == "Hi\r\n\r\nOpen this (https://example.org/i/1)\r\n"
 
 
 def test_inline_image_is_not_listed_as_an_attachment() -> None:
@@ -137,7 +137,7 @@ def test_text_that_holds_a_boundary_cannot_end_its_part() -> None:
     """Somebody who knows the job's uid could write its boundary into a name."""
     content = composed(attachments=[PDF]).content
     boundary = content[content.index(b"--=_") :].partition(b"\r\n")[0].decode()
-    text = f"a\n{boundary}--\n{boundary}\nContent-Type: text/html\n\n<b>evil</b>\n"
+    text = f"a\r\n{boundary}--\r\n{boundary}\r\nContent-Type: text/html\r\n\r\n<b>evil</b>\r\n"
     mail = parsed(composed(text=text, attachments=[PDF]))
     plain = mail.get_body(("plain",))
     assert plain is not None

@@ -34,8 +34,7 @@ def box(name: str = "", address: str = "ann@example.org") -> Mailbox:
         (" a", "Subject: =?utf-8?q?_a?="),
         ("a ", "Subject: =?utf-8?q?a_?="),
         (" ", "Subject: =?utf-8?q?_?="),
-        ("what=?", "Subject: =?utf-8?q?what=3D=3F?="),
-        ("=?utf-8?q?Hi=0D=0ABcc:_x=40example.net?=", "Subject: =?utf-8?b?PT91dGYtOD9xP0hpPTBEPTBBQmNjOl94PTQwZXhhbXBsZS5u?=\r\n =?utf-8?q?et=3F=3D?="),
+        ("what=?", "Subject: =?utf-8?b?d2hhdD0/?="),
         ("Invitation: Jörg, Ann + you", "Subject: =?utf-8?q?Invitation=3A_J=C3=B6rg=2C_Ann_+_you?="),
         ("Приглашение", "Subject: =?utf-8?b?0J/RgNC40LPQu9Cw0YjQtdC90LjQtQ==?="),
         ("🎉", "Subject: =?utf-8?b?8J+OiQ==?="),
@@ -43,16 +42,18 @@ def box(name: str = "", address: str = "ann@example.org") -> Mailbox:
 )  # fmt: skip
 def test_text_is_written_as(value: str, line: str) -> None:
     """Plain where every reader reads it as it is, else encoded as a whole."""
-    if not value.startswith("=?"):
-        assert header.text("Subject", value) == line
+    assert header.text("Subject", value) == line
     assert parsed(composed(subject=value))["Subject"] == value
 
 
 def test_text_that_looks_encoded_is_encoded_again() -> None:
-    """On the wire no reader finds the word that the job's author wrote."""
-    line = header.text("Subject", "=?utf-8?q?Hi=0D=0ABcc:_x=40example.net?=")
+    """On the wire no reader finds the word that the job's author wrote, and the one it finds is that word's text."""
+    value = "=?utf-8?q?Hi=0D=0ABcc:_x=40example.net?="
+    line = header.text("Subject", value)
     assert WORD.sub("", line).split() == ["Subject:"]
     assert "Bcc" not in line
+    mail = parsed(composed(subject=value, headers={"X-A": value}, to={"name": value, "email": "ann@example.org"}))
+    assert (mail["Subject"], mail["X-A"], mail["Bcc"]) == (value, value, None)
 
 
 @pytest.mark.parametrize("value", ["Приглашение на встречу " * 12, "🎉" * 100, "ab é" * 100, "刘瑞" * 90, "=?" * 100, "a" * 1000])
@@ -83,15 +84,14 @@ def test_spaces_between_encoded_words_survive() -> None:
         ([box("A  B")], 'To: "A  B" <ann@example.org>'),
         ([box('a"b\\')], 'To: "a\\"b\\\\" <ann@example.org>'),
         ([box("刘瑞")], "To: =?utf-8?b?5YiY55Ge?= <ann@example.org>"),
-        ([box("Jörg, J."), box("Ann")], "To: =?utf-8?q?J=C3=B6rg=2C_J=2E?= <ann@example.org>, Ann <ann@example.org>"),
+        ([box("Jörg, J."), box("Ann")], "To: =?utf-8?b?SsO2cmcsIEou?= <ann@example.org>, Ann <ann@example.org>"),
         (
-            [box("Team Invitations, Inc.", f"a{'b' * 40}@example.org"), box("Bob", "bob@example.org"), box("Cleo", "cleo@example.org")],
-            f'To: "Team Invitations, Inc." <a{"b" * 40}@example.org>,\r\n Bob <bob@example.org>, Cleo <cleo@example.org>',
+            [box("Team Invitations, Inc.", f"a{'b' * 40}@example.org"), box("Bob"), box("Cleo")],
+            f'To: "Team Invitations, Inc." <a{"b" * 40}@example.org>,\r\n Bob <ann@example.org>, Cleo <ann@example.org>',
         ),
         (
-            [box("é" * 30), box()],
-            "To: =?utf-8?b?w6nDqcOpw6nDqcOpw6nDqcOpw6nDqcOpw6nDqcOpw6nDqcOpw6nDqQ==?=\r\n"
-            " =?utf-8?b?w6nDqcOpw6nDqcOpw6nDqcOpw6k=?= <ann@example.org>, ann@example.org",
+            [box("é" * 30, "a@b.example"), box()],
+            f"To: =?utf-8?b?{'w6nDqcOp' * 6}w6k=?=\r\n =?utf-8?b?{'w6nDqcOp' * 3}w6nDqQ==?= <a@b.example>, ann@example.org",
         ),
     ],
 )  # fmt: skip

@@ -26,7 +26,7 @@ from daemon.core.message import plaintext
         ("<script>never closed", ""),
         ("&lt;b&gt; &eacute; &#8364; &nbsp;x", "<b> é € \u00a0x"),
         ("<img src=x><!-- hidden -->", ""),
-        ("1 < 2 and 3 > 2", "1"),
+        ("1 < 2 and 3 > 2 &lt;3", "1 < 2 and 3 > 2 <3"),
         ("\u4f60\u597d<p>\U0001f389", "\u4f60\u597d\n\n\U0001f389"),
     ],
 )

@@ -1,0 +1,147 @@
+"""proof: a mail that says anything else than it was asked for is found out, by the brief proof and by the full one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from daemon.core.message import body, header, payload, proof
+from daemon.core.message.address import Mailbox
+from daemon.core.message.message import Unbuildable
+from daemon.core.message.proof import Asked, mismatch
+from tests.core.message.composing import composed, outcome_of, refused
+
+ANN = Mailbox("Ann Example", "ann", "example.org")
+BOB = Mailbox("", "bob", "example.org")
+LIU = Mailbox("刘瑞, Dr.", "liu", "example.org")
+PDF = payload.Attachment(
+    filename="plän.pdf", content_type="application/pdf", content_id="a@b", is_inline=False, data=b"%PDF" * 30
+)
+LARGE = payload.Attachment(filename="large.bin", content_type="a/b", content_id="", is_inline=False, data=bytes(range(256)) * 400)
+
+
+def mail(to: Sequence[Mailbox], subject: str, root: body.Part) -> tuple[bytes, Asked]:
+    """Return a small mail, and what it has to say."""
+    lines = [header.mailboxes("To", to), header.text("Subject", subject), "MIME-Version: 1.0\r\n"]
+    content = "\r\n".join(lines).encode() + root.wire()
+    asked = Asked(fields=[("To", tuple(to)), ("Subject", subject)], root=root, is_ascii=True)
+    return content if content.endswith(b"\r\n") else content + b"\r\n", asked
+
+
+def plain() -> tuple[bytes, Asked]:
+    """Return a mail that the brief proof proves."""
+    return mail([ANN, BOB], "You are invited", body.text_part("Hello\r\nBye\r\n", "plain"))
+
+
+def rich() -> tuple[bytes, Asked]:
+    """Return a mail that only the full proof proves."""
+    text, html = body.text_part("naïve text\r\n", "plain"), body.text_part("<p>刘瑞</p>\r\n", "html")
+    return mail([LIU, ANN], "Grüße, Приглашение на встречу в следующую пятницу", body.tree(text, html, [PDF, LARGE], "0"))
+
+
+def test_what_was_asked_is_proven() -> None:
+    """Neither proof finds fault with an honest mail."""
+    assert mismatch(*plain()) == ""
+    assert mismatch(*rich()) == ""
+
+
+def test_plain_mail_is_proven_without_the_parsers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The common case costs microseconds; a fold changes nothing about it."""
+    monkeypatch.setattr(proof, "message_from_string", None)
+    to = ["Ann Example <ann@example.org>"] * 9
+    message = composed(subject="word " * 40 + "end", to=to, headers={"X-A": "a (b) <c>"}, text="é" * 90 + "\n" * 9)
+    assert message.recipients == ("ann@example.org",)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        (b"Subject: You", b"Bcc: x@example.org\r\nSubject: You", "header names"),
+        (b"Subject: You", b"Subject: you", "Subject"),
+        (b"Subject: You are invited", b"Subject: You are invited\r\n=20", "header names"),
+        (b"To: Ann", b"To: ann", "To"),
+        (b"Ann Example <ann@example.org>", b'"Ann Example" <ann@evil.example>', "To"),
+        (b", bob@example.org", b", bob@example.org, x@example.org", "To"),
+        (b", bob@example.org", b" bob@example.org", "To"),
+        (b"To: Ann Example", b"To: =?utf-8?q?Ann_=41xample?=", "To"),
+        (b"MIME-Version: 1.0\r\n", b"", "header names"),
+        (b"text/plain", b"text/html", "content type"),
+        (b": 7bit", b": base64", "body"),
+        (b"Hello", b"hello", "body"),
+        (b"Bye", b"Bye\r\n", "body"),
+        (b"Hello\r\n", b"Hello\n", "line ends"),
+        (b"Hello\r\n", b"Hello\r", "line ends"),
+        (b"Bye\r\n", b"Bye", "line ends"),
+        (b"Hello", b"Hell\0", "octets"),
+        (b"Hello", "Hellö".encode(), "octets"),
+        (b"Hello", b"Hello" + b"o" * 994, "line length"),
+    ],
+)
+def test_plain_mail_that_says_something_else_is_found_out(old: bytes, new: bytes, fault: str) -> None:
+    """One change each; the name of what differs is the answer."""
+    content, asked = plain()
+    assert old in content
+    assert mismatch(content.replace(old, new), asked) == fault
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        (b"Subject:", b"X-A: 1\r\nSubject:", "header names"),
+        (b"=?utf-8?b?R3L", b"=?utf-8?b?R3I", "Subject"),
+        (b"liu@", b"lia@", "To"),
+        (b"Ann Example", b"Ann, Example", "To"),
+        (b"Ann Example", b"AnnExample", "To"),
+        (b"multipart/alternative", b"multipart/related", "content type"),
+        (b"na=C3=AFve", b"naive", "body"),
+        (b"PHA+", b"PGI+", "body"),
+        (b"Content-ID: <a@b>", b"Content-ID: <a@c>", "content id"),
+        (b"pl%C3%A4n", b"plan", "file name"),
+        (b"JVBERiVQ", b"JVBERiVR", "body"),
+        (b"--=_m0--", b"--=_m0", "parts"),
+        (b"\r\n--=_m0--", b"\r\n--=_m0\r\n\r\nmore\r\n--=_m0--", "parts"),
+        (b"gYKDhIWG", b"gYKDhIWH", "body"),
+    ],
+)
+def test_rich_mail_that_says_something_else_is_found_out(old: bytes, new: bytes, fault: str) -> None:
+    """One change each, in the last place where it can be made."""
+    content, asked = rich()
+    assert old in content
+    head, _, tail = content.rpartition(old)
+    assert mismatch(head + new + tail, asked) == fault
+
+
+def test_large_file_is_cut_short_for_the_parsers_only() -> None:
+    """A change behind the first lines is found, though no parser sees that far."""
+    content, asked = rich()
+    position = content.rindex(b"gYKDhIWG")
+    assert position > content.index(b"large.bin") + 100_000
+    assert mismatch(content[:position] + b"A" + content[position + 1 :], asked) == "body"
+
+
+def test_what_a_parser_cannot_read_is_a_mismatch() -> None:
+    """A parser that raises has not confirmed anything."""
+    content, asked = rich()
+    assert mismatch(content.replace(b"=?utf-8?b?", b"=?utf-9?b?"), asked).startswith(("parser: ", "To"))
+
+
+def test_only_an_address_may_leave_ascii() -> None:
+    """A mail that needs no SMTPUTF8 must not use it, and one that says it does must."""
+    content, asked = plain()
+    assert mismatch(content, Asked(fields=asked.fields, root=asked.root, is_ascii=False)) == "octets"
+
+
+def test_mail_that_is_not_proven_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The header of the standard library's old fault, if our own writer had it."""
+    monkeypatch.setattr(header, "text", lambda name, value: f"{name}: {value}\r\nBcc: x@example.net")
+    assert refused(subject="Hi") == Unbuildable(
+        "proof_failed", "header names", "the finished mail does not say what the job asks for"
+    )
+    monkeypatch.undo()
+    monkeypatch.setattr(
+        header, "mailboxes", lambda name, boxes: f"{name}: {', '.join(f'{box.name} <{box.address}>' for box in boxes)}"
+    )
+    found = outcome_of({"to": {"name": "Things, Inc.", "email": "a@example.org"}, "text": "x"})
+    assert isinstance(found, Unbuildable)
+    assert found.field == "To"
