@@ -109,7 +109,7 @@ CREATE TABLE mailslot.jobs (
     reason           text CHECK (length(reason) <= 200),
     relay            text CHECK (length(relay) <= 200),
     reply            text CHECK (length(reply) <= 500),          -- what the relay said last, its queue id included
-    recipients       jsonb,                                      -- null: all alike; else address -> {verdict, reply, doubted}
+    recipients       jsonb,                                      -- null: all alike; else address -> {verdict, reply, doubted, assumed}
 
     CHECK ((completed_at IS NULL) = (outcome IS NULL)),
     CHECK ((lease_token IS NULL) = (lease_expires_at IS NULL) OR completed_at IS NOT NULL),
@@ -186,10 +186,9 @@ RETURN CASE
     ELSE wanted END;
 
 -- Whether a job that ends as sent rests, for some recipient, on an assumption: the answer to its dot never came.
-CREATE FUNCTION mailslot.holds_assumed(on_doubt text, recipients jsonb) RETURNS boolean
+CREATE FUNCTION mailslot.holds_assumed(recipients jsonb) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN on_doubt = 'assume_sent'
-       AND coalesce(recipients @? '$.* ? (@.verdict == "sent" && @.doubted == true)', false);
+RETURN coalesce(recipients @? '$.* ? (@.assumed == true)', false);
 
 -- Gives every recipient that stands at one verdict another one; a mark that is settled so is remembered as a doubt, and who was
 -- ever in doubt is never called dead.
@@ -197,6 +196,7 @@ CREATE FUNCTION mailslot.settle(recipients jsonb, before text, after text) RETUR
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN (SELECT jsonb_object_agg(address, CASE WHEN entry ->> 'verdict' = settle.before
                THEN entry || CASE WHEN settle.before = 'marked' THEN '{"doubted": true}' ELSE '{}' END::jsonb
+                          || CASE WHEN settle.before = 'marked' AND settle.after = 'sent' THEN '{"assumed": true}' ELSE '{}' END::jsonb
                           || jsonb_build_object('verdict', CASE WHEN settle.after = 'dead' AND entry @> '{"doubted": true}'
                                                                 THEN 'in_doubt' ELSE settle.after END)
                ELSE entry END)
@@ -258,7 +258,7 @@ BEGIN
         completed_at = CASE WHEN job.lease_token IS NULL THEN clock_timestamp() END,
         outcome = CASE WHEN job.lease_token IS NULL THEN mailslot.ending('cancelled', job.doubts, job.recipients) END,
         assumed = job.lease_token IS NULL AND mailslot.ending('cancelled', job.doubts, job.recipients) = 'sent'
-                  AND mailslot.holds_assumed(job.on_doubt, job.recipients),
+                  AND mailslot.holds_assumed(job.recipients),
         reason = CASE WHEN job.lease_token IS NULL THEN 'cancelled' ELSE job.reason END
     WHERE job.id = cancel.id AND job.completed_at IS NULL
     RETURNING coalesce(job.outcome, 'cancel_requested') INTO state;

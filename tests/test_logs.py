@@ -132,6 +132,15 @@ def test_an_exception_that_is_handed_over_is_explained_too() -> None:
     assert objects(stream)[0]["error.type"] == "OSError"
 
 
+def test_a_line_holds_no_control_character_not_even_del() -> None:
+    """JSON's own escaping leaves that one out."""
+    log, stream = configured()
+    text = "".join(map(chr, range(160))).replace("@", "")
+    log.info("job.dead", reply=text)
+    assert not re.search(r"[\x00-\x1f\x7f-\x9f]", stream.getvalue()[:-1])
+    assert objects(stream)[0]["reply"] == text
+
+
 JSON_LIKE = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(exclude_categories=())) | st.binary(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),

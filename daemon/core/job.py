@@ -21,7 +21,7 @@ class Job:
     """The payload as JSON text; None when it is larger than this worker accepts."""
     payload_bytes: int
     recipients: str | None
-    """Verdicts of earlier attempts as JSON text, address -> {verdict, reply, doubted}; None when there are none."""
+    """Verdicts of earlier attempts as JSON text, address -> {verdict, reply, doubted, assumed}; None when there are none."""
     attempt: int
     """Counts this attempt."""
     max_attempts: int

@@ -45,6 +45,9 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     verdict: str = "later"
     reply: str | None = None
     doubted: bool = False
+    """Whether the answer to a dot that covered this recipient was ever missing."""
+    assumed: bool = False
+    """Whether `sent` rests on `on_doubt = 'assume_sent'` and not on an answer."""
 
 
 Entries = Mapping[str, Entry]
@@ -166,7 +169,7 @@ def settle(job: Job, entries: Entries, exchange: Exchange, *, max_doubts: int, b
     doubt = decision.verdict is Verdict.DOUBT
     fate = _fate_of_doubt(job, max_doubts)
     after = {
-        address: Entry(fate, entry.reply, doubted=True)
+        address: Entry(fate, entry.reply, doubted=True, assumed=fate == "sent")
         if (answer := exchange.answers.get(address)) and answer.decision.verdict is Verdict.DOUBT
         else _judged(entry, answer)
         for address, entry in entries.items()
@@ -178,7 +181,6 @@ def settle(job: Job, entries: Entries, exchange: Exchange, *, max_doubts: int, b
         reason=decision.reason,
         relay=exchange.relay,
         reply=exchange.last.reply,
-        assumed=doubt and fate == "sent",
         stage=exchange.stage,
         accepted=tuple(a for a, answer in exchange.answers.items() if answer.decision.verdict is Verdict.SENT),
     )
@@ -246,7 +248,5 @@ def _finished(job: Job, record: Record, after: Entries, *, used_up: bool) -> Rec
     verdicts = {entry.verdict for entry in after.values()}
     outcome = next((v for v in ("in_doubt", "sent") if v in verdicts), "dead")
     reason = "partial" if len(verdicts) > 1 else record.reason
-    assumed = outcome == "sent" and (
-        record.assumed or (job.on_doubt == "assume_sent" and any(e.verdict == "sent" and e.doubted for e in after.values()))
-    )
+    assumed = outcome == "sent" and any(entry.assumed for entry in after.values())
     return replace(record, outcome=outcome, reason=reason, recipients=stored, assumed=assumed, delay_s=0.0)

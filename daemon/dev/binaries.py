@@ -7,6 +7,7 @@ as in a virtual environment below /root, they are copied once to a folder of roo
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import os
@@ -50,7 +51,8 @@ def shared_folder(account: Account) -> Path:
     The place is open to everybody: a folder that somebody else put there is refused, for we would run what lies in it.
     """
     folder = SHARED / f"mailslot-{account.name}"
-    folder.mkdir(mode=0o755, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o755)
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
         raise MailslotError(f"{folder} isn't a folder that only we can change; remove it, or move it away.")

@@ -5,10 +5,10 @@
 -- Locks: the row, its ledger rows. Index: primary key. Fence: $2 to $4, and the outcome allows it.
 -- Result: one row (expires_at, evidence: ledger rows set aside), or none if the row isn't as it was read.
 WITH durable AS MATERIALIZED (
-    SELECT mailslot.commit_durably() AS is_set
+    SELECT mailslot.commit_durably() AS is_set, clock_timestamp() AS at
 ), changed AS (
     UPDATE mailslot.jobs AS job SET
-        available_at = clock_timestamp(), expires_at = coalesce($5, clock_timestamp() + interval '3 days'),
+        available_at = durable.at, expires_at = coalesce($5, durable.at + interval '3 days'),
         attempt = 0, crashes = 0,
         lease_token = NULL, lease_owner = NULL, leased_at = NULL, lease_expires_at = NULL, marked_at = NULL,
         cancel_requested_at = NULL, completed_at = NULL, outcome = NULL, reason = NULL,
@@ -16,7 +16,7 @@ WITH durable AS MATERIALIZED (
                                                             ELSE entry || '{"verdict": "later"}' END)
                       FROM jsonb_each(job.recipients) AS each (address, entry))
     FROM durable
-    WHERE is_set AND job.id = $1
+    WHERE durable.is_set AND job.id = $1
       AND job.outcome = $2 AND job.outcome IN ('dead', 'in_doubt', 'cancelled')
       AND job.lease_token IS NOT DISTINCT FROM $3 AND job.completed_at = $4
     RETURNING job.id, job.expires_at

@@ -44,7 +44,7 @@ WITH durable AS MATERIALIZED (
         completed_at = CASE WHEN held.ending IS NOT NULL THEN clock_timestamp() END,
         outcome = held.ending,
         assumed = coalesce(held.ending = 'sent', false)
-                  AND (held.assumed OR mailslot.holds_assumed(j.on_doubt, held.recipients)),
+                  AND (held.assumed OR mailslot.holds_assumed(held.recipients)),
         doubts = j.doubts + held.doubts,
         reason = CASE WHEN held.outcome IS NULL AND held.ending IS NOT NULL THEN 'cancelled' ELSE held.reason END,
         relay = held.relay, reply = held.reply, recipients = held.recipients,

@@ -85,7 +85,7 @@ WITH durable AS MATERIALIZED (
         completed_at = CASE WHEN ended.ending IS NOT NULL THEN clock_timestamp() END,
         outcome = ended.ending,
         assumed = coalesce(ended.ending = 'sent', false)
-                  AND (ended.why = 'doubt' AND ended.doubt = 'sent' OR mailslot.holds_assumed(j.on_doubt, ended.verdicts)),
+                  AND (ended.why = 'doubt' AND ended.doubt = 'sent' OR mailslot.holds_assumed(ended.verdicts)),
         reason = CASE ended.why WHEN 'doubt' THEN 'worker_lost_after_dot' WHEN 'orphan' THEN 'worker_lost' ELSE ended.why END,
         attempt = greatest(j.attempt - CASE WHEN ended.why = 'orphan' THEN 1 ELSE 0 END, 0),
         crashes = j.crashes + CASE WHEN ended.lease_token IS NOT NULL THEN 1 ELSE 0 END,

@@ -139,6 +139,7 @@ def test_printed_lines_work_when_they_are_pasted(folder: Path) -> None:
         demo.interrupt()
         assert demo.rest() == 0
         assert demo.words()[-4:] == ["stop", "drain", "stopped", "ended"]
+        assert not any("database.lost" in line for line in demo.lines), demo.lines
         assert any("takes 3 jobs at a time" in line for line in demo.lines)
     assert running(folder) == {}
     assert len(list((folder / ".mailslot" / "inbox").glob("*.eml"))) == 3

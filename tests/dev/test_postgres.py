@@ -227,6 +227,14 @@ def test_shared_folder_that_is_a_link_is_refused(monkeypatch: pytest.MonkeyPatch
         binaries.shared_folder(Account("somebody"))
 
 
+def test_shared_folder_that_is_a_file_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Whatever stands in our place is left alone."""
+    monkeypatch.setattr(binaries, "SHARED", tmp_path)
+    (tmp_path / "mailslot-somebody").touch(mode=0o644)
+    with pytest.raises(MailslotError, match="only we can change"):
+        binaries.shared_folder(Account("somebody"))
+
+
 if IS_ROOT:
 
     def test_programs_and_data_that_the_account_cannot_reach_move_to_the_shared_folder(place: Path) -> None:

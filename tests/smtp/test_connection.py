@@ -244,7 +244,7 @@ async def test_quoted_local_part_stays_quoted() -> None:
     [
         ({"then": "close"}, {Fault.CLOSED}),
         ({"then": "rst"}, {Fault.CLOSED}),
-        ({"then": "hang"}, {Fault.TIMEOUT}),
+        ({"then": "stall"}, {Fault.TIMEOUT}),
         ({"reply": "552 5.3.4 too big", "then": "hang"}, {Reply(552, "5.3.4", "too big")}),
         ({"reply": "421 4.4.2 enough", "then": "hang"}, {Reply(421, "4.4.2", "enough")}),
         ({"reply": "421 4.4.2 enough", "then": "close"}, {Reply(421, "4.4.2", "enough"), Fault.CLOSED}),
@@ -265,7 +265,7 @@ async def test_end_inside_the_body_withholds_the_dot(event: Script, answers: set
 
 async def test_dot_waits_for_the_whole_body() -> None:
     """While a part of the body hasn't left there is no dot; and a refused dot ends the connection."""
-    async with connected({"during_body": {"after_bytes": 1, "then": "hang"}}) as (server, connection):
+    async with connected({"during_body": {"after_bytes": 1, "then": "stall"}}) as (server, connection):
         assert (await envelope(connection)).ready
         connection.send_body(b"x\r\n" * 2**22)
         assert not connection.write_dot()

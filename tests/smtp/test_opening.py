@@ -191,7 +191,7 @@ async def test_clear_text_behind_starttls_is_forgotten(authority: Authority) -> 
         connection.abort()
 
 
-async def test_clear_text_server_isn_no_tls_server() -> None:
+async def test_clear_text_server_is_no_tls_server() -> None:
     """A greeting in clear where TLS is spoken from the first byte is a TLS failure, not a message's."""
     async with ScriptedRelay({}) as server:
         report = await failed(server, tls=Tls.IMPLICIT, connect_timeout_s=1.0)
@@ -229,7 +229,7 @@ async def test_refused_log_in_is_tried_once(step: Any, answer: Reply | Fault, of
 
 
 @pytest.mark.parametrize("extensions", [["SIZE 1000"], ["AUTH CRAM-MD5 XOAUTH2"]])
-async def test_log_in_that_isn_offered_is_reported(extensions: list[str]) -> None:
+async def test_log_in_without_an_offer_is_reported(extensions: list[str]) -> None:
     """No AUTH, or none that we speak: told without a try."""
     async with ScriptedRelay({"ehlo": extensions}) as server:
         assert await failed(server, **LOGIN) == Report("relay", Stage.AUTH, Fault.AUTH_NOT_OFFERED)
@@ -253,17 +253,13 @@ async def test_password_leaves_in_clear_only_if_allowed(monkeypatch: pytest.Monk
 
 
 async def test_password_is_sent_as_it_is() -> None:
-    """User name and password reach the relay unchanged, beyond ASCII too."""
-    async with ScriptedRelay({"ehlo": ["AUTH PLAIN"], "auth": "235 ok"}) as server:
-        seen: list[str] = []
-        add = server.events.add
-        server.events.add = lambda event, **fields: (seen.append(str(fields.get("line"))), add(event, **fields))[1]  # type: ignore[method-assign]
+    """User name and password reach the relay unchanged, beyond ASCII too (RFC 4616)."""
+    async with ScriptedRelay({"ehlo": ["AUTH PLAIN"]}) as server:
         (await opened(server, username="maya", password=Secret("pässword"))).abort()
-        assert base64.b64encode("\0maya\0pässword".encode())  # what RFC 4616 asks for
-        assert all("pässword" not in line for line in seen)
+        assert server.passwords == [base64.b64encode("\0maya\0pässword".encode()).decode()]
 
 
-def test_authority_file_that_can_t_be_used_stops_the_start(tmp_path: Path) -> None:
+def test_authority_file_without_certificates_stops_the_start(tmp_path: Path) -> None:
     """A missing file and one without certificates are configuration errors that name the key."""
     empty = tmp_path / "empty.pem"
     empty.write_text("")

@@ -9,7 +9,8 @@ As a process of its own: `python -m tests.support.relay --script file.json --log
 line on stdout, every event is a line of the log, `hold STAGE` and `release STAGE` on stdin do what they say.
 
 A script says, for each command, a step: a reply, or a list of steps (one each time, the last one again and again), or {"reply":
-text | null, "delay_s": 1, "then": "close" | "rst" | "hang", "server_stores_message": true, "split": true}. `null` is no answer.
+text | null, "delay_s": 1, "then": "close" | "rst" | "hang" | "stall", "server_stores_message": true, "split": true}. `null` is no
+answer; who hangs ignores what comes, who stalls doesn't even read it.
 Keys: greeting, ehlo (list of extensions, or a step), starttls, auth, mail, rcpt (address or * -> step), data, dot, dot_by_rcpt,
 rset, quit; during_body {"after_bytes", "then" | "reply"}; refuse; connections [script of the first, the second, ..];
 mail_after_messages {"count", "step"}; parallel_mail {"count", "step"} for who comes as one too many.
@@ -51,6 +52,8 @@ class ScriptedRelay:
         self.tls = tls
         self.events = Events(log)
         self.messages: list[Message] = []
+        self.passwords: list[str] = []
+        """What came with AUTH, as it came; kept out of the events."""
         self.connections = 0
         self.open_connections = 0
         self._implicit_tls = implicit_tls

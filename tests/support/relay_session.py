@@ -99,10 +99,17 @@ class Session:
         text = _in_full(step).get("reply") or ""
         if text.startswith("220"):
             assert self._relay.tls is not None
-            await self._writer.start_tls(self._relay.tls)
+            transport = self._writer.transport
+            try:
+                await self._writer.start_tls(self._relay.tls)
+            except AttributeError as error:
+                # Python 3.11 loses the transport when the client leaves right after the handshake, and stumbles over that later.
+                vars(self._writer)["_transport"] = transport
+                raise Gone from error
 
     async def _on_auth(self, line: str) -> None:
         words = line.split(" ")
+        self._relay.passwords.append(words[-1])
         if words[1].upper() == "LOGIN":
             await self._say("334 VXNlcm5hbWU6" if len(words) == 2 else "334 UGFzc3dvcmQ6")
             await self._reader.readuntil(b"\n")
@@ -221,6 +228,10 @@ class Session:
             case "close" | "rst" as end:
                 self._drop(reset=end == "rst")
             case "hang":
+                while await self._reader.read(2**16):
+                    pass
+                raise Gone
+            case "stall":
                 self._writer.transport.pause_reading()  # type: ignore[attr-defined]
                 await self._relay.hang()
             case _:

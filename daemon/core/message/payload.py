@@ -28,7 +28,6 @@ _TYPE = re.compile(rf"{_WORD}/{_WORD}(?:; ?(?:charset|method)=[a-z0-9._-]{{1,40}
 _CONTENT_ID = re.compile(r"[A-Za-z0-9!#$&'*+/^_.~-]{1,120}(?:@[A-Za-z0-9.-]{1,120})?")
 # Direction overrides make `exe.fdp` look like `pdf.exe` backwards; in a file name they have no honest use.
 _DIRECTION = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Attachment(msgspec.Struct, frozen=True):
@@ -67,7 +66,7 @@ def read(payload: str, max_message_bytes: int) -> Draft:
         refuse("not_an_object", "", "the payload must be a JSON object")
     if unknown := raw.keys() - _KEYS:
         refuse("unknown_key", min(unknown), f"is no key of a mail; known are {', '.join(sorted(_KEYS))}")
-    text, html = _body(raw.get("text"), "text"), _body(raw.get("html"), "html")
+    text, html = _string(raw.get("text"), "text"), _string(raw.get("html"), "html")
     if len(text) + len(html) > max_message_bytes:
         refuse("message_too_large", "text", f"text and html have {len(text) + len(html)} characters")
     sender = raw.get("from")
@@ -87,6 +86,7 @@ def read(payload: str, max_message_bytes: int) -> Draft:
 
 def _decode(payload: str) -> object:
     try:
+        # Strict about Unicode: no string of what it returns holds a lone surrogate.
         return msgspec.json.decode(payload)
     except UnicodeEncodeError:
         refuse("text_invalid", "", "the payload holds a lone surrogate")
@@ -119,13 +119,6 @@ def _mailboxes(value: object, field: str) -> tuple[Mailbox, ...]:
     if isinstance(value, str | dict):
         return (mailbox(value, field),)
     return tuple([mailbox(item, f"{field}[{index}]") for index, item in enumerate(_list(value, field, _MAILBOXES_LIMIT))])
-
-
-def _body(value: object, field: str) -> str:
-    text = _string(value, field)
-    if not text.isascii() and _SURROGATE.search(text):
-        refuse("text_invalid", field, "holds a lone surrogate")
-    return text
 
 
 def _headers(value: object) -> tuple[tuple[str, str], ...]:
