@@ -114,9 +114,9 @@ CREATE TABLE mailslot.jobs (
     CHECK ((completed_at IS NULL) = (outcome IS NULL)),
     CHECK ((lease_token IS NULL) = (lease_expires_at IS NULL) OR completed_at IS NOT NULL),
     CHECK (marked_at IS NULL OR lease_token IS NOT NULL),
-    CHECK (NOT assumed OR outcome = 'sent'),
+    CHECK (NOT assumed OR coalesce(outcome = 'sent', false)),
     -- what was once in doubt is never called unsent, unless a person says so
-    CHECK (outcome NOT IN ('dead', 'cancelled') OR doubts = 0 OR reason = 'resolved_not_sent')
+    CHECK (outcome NOT IN ('dead', 'cancelled') OR doubts = 0 OR coalesce(reason = 'resolved_not_sent', false))
 ) WITH (
     fillfactor = 50,
     autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000,

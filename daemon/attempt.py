@@ -27,6 +27,7 @@ from types import TracebackType
 import structlog
 
 from daemon.core.errors import StoreRefused, StoreUnavailable
+from daemon.core.job import Job
 from daemon.core.message import Message, Unbuildable, compose
 from daemon.core.outcome import (
     RELEASED_S,
@@ -55,6 +56,8 @@ from daemon.smtp.connection import Connection
 from daemon.smtp.relays import Relays
 from daemon.store import Marked, MarkRequest
 
+LARGE_BYTES = 262_144
+"""Payloads from here on take tens of milliseconds to compose and prove."""
 BUSY_PAUSE_S = 0.05
 """Between two questions for a mark while another transaction holds the row."""
 
@@ -148,7 +151,7 @@ class MailAttempt:
         job = lease.job
         if job.payload is None:
             return given_up(job, known(job), "dead", "payload_too_large", f"{job.payload_bytes} bytes")
-        message = compose(job.payload, uid=job.uid, created_at=job.created_at, defaults=self._means.settings.mail)
+        message = await self._composed(job, job.payload)
         if isinstance(message, Unbuildable):
             return given_up(job, known(job), "dead", message.reason, str(message))
         entries = standing(job, message.recipients)
@@ -162,6 +165,11 @@ class MailAttempt:
         if not isinstance(ready, Ready):
             return ready
         return await self._dot(lease, ready, entries)
+
+    async def _composed(self, job: Job, payload: str) -> Message | Unbuildable:
+        """Compose the message; a large one in a thread, for the loop must keep coming round."""
+        build = partial(compose, payload, uid=job.uid, created_at=job.created_at, defaults=self._means.settings.mail)
+        return build() if job.payload_bytes < LARGE_BYTES else await asyncio.to_thread(build)
 
     async def _up_to_the_dot(self, lease: Lease, message: Message, entries: dict[str, Entry]) -> Ready | Conclusion:
         relays = self._means.relays

@@ -62,8 +62,9 @@ class Connection:
         self.stage: Stage | None = None
         """Where the present transaction is; None between transactions."""
         self.reused = False
-        """Whether it has waited in the pool: then its first command may find it gone."""
+        """Whether it has waited in the pool after a transaction: then its age may explain a failure."""
         self.transactions = 0
+        """How many were begun on it."""
         self.opened_mono = 0.0
         """When the pool got it, by the pool's clock."""
         self.extensions: Final = extensions
@@ -127,6 +128,7 @@ class Connection:
         if isinstance(mail, Fault):
             return EnvelopeReport(failure=self._report(Stage.MAIL, mail))
         self.stage = Stage.MAIL
+        self.transactions += 1
         if self._needs_reset and (fault := await self._reset()) is not None:
             return EnvelopeReport(failure=self._report(Stage.MAIL, fault))
         if self._pipelining:
@@ -181,7 +183,6 @@ class Connection:
             answer = await self._wire.answer(self._dot_deadline_from + limit_s)
             self._dot_answer = answer
             self.stage = None
-            self.transactions += 1
             self._needs_reset = not _positive(answer)
         return self._dot_answer
 

@@ -62,7 +62,7 @@ class Line:
         await self.pool.places.take()
         taken: Connection | Report | None = None
         try:
-            taken = self.pool.idle() or await self._open_in_turn()
+            taken = await self._in_place()
         finally:
             if not isinstance(taken, Connection):
                 self.pool.places.give_back()
@@ -113,11 +113,15 @@ class Line:
         finally:
             self.pool.places.give_back()
 
-    async def _open_in_turn(self) -> Connection | Report:
-        async with self._alone if not self.pool.live else contextlib.nullcontext():
-            if not self.breaker.usable:
-                return self.last
-            return self.pool.idle() or await self._open()
+    async def _in_place(self) -> Connection | Report:
+        if not self.pool.live:
+            async with self._alone:
+                if self.breaker.usable and not self.pool.live:
+                    return await self._open()
+        # Whoever waited for the place or for the first one may wake up to a relay that takes no work any more.
+        if not self.breaker.usable:
+            return self.last
+        return self.pool.idle() or await self._open()
 
     async def _open(self) -> Connection | Report:
         opened = await open_connection(self.relay, tls=self._tls, ehlo_name=await self._ehlo_name())

@@ -105,7 +105,7 @@ class Pool:
         elif connection.transactions >= self._relay.messages_per_connection or self._too_old(connection):
             connection.quit()
         else:
-            connection.reused = True
+            connection.reused = connection.transactions > 0
             self._idle.append((self._clock(), connection))
 
     def expire(self) -> None:

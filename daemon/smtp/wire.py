@@ -81,7 +81,6 @@ class Wire(asyncio.Protocol):
         """Wake whoever waits; nothing more will come."""
         self.lost = True
         self._unwritten = _NOTHING
-        self.spend(Fault.CLOSED)
         self._news.set()
 
     def pause_writing(self) -> None:
@@ -185,8 +184,6 @@ class Wire(asyncio.Protocol):
 
     def abort(self) -> None:
         """Drop the connection and whatever of it hasn't left; safe at any time and more than once."""
-        self.spend("aborted")
-        self._unwritten = _NOTHING
         self._transport.abort()
 
     def _hand_over(self) -> None:

@@ -28,6 +28,7 @@ WITH found AS MATERIALIZED (
     UPDATE mailslot.jobs AS job SET
         completed_at = clock_timestamp(), recipients = decided.recipients,
         outcome = CASE WHEN decided.sent THEN 'sent' ELSE 'dead' END,
+        assumed = decided.sent AND mailslot.holds_assumed(decided.recipients),
         reason = CASE WHEN decided.mixed THEN 'partial' WHEN decided.sent THEN 'resolved_sent' ELSE 'resolved_not_sent' END
     FROM decided WHERE job.id = decided.id
     RETURNING job.id, job.outcome, job.reason

@@ -12,6 +12,7 @@ import pytest
 
 from daemon.cli import jobs
 from daemon.cli.session import Row, Session
+from daemon.database import statement
 from tests.cli.conftest import Mailslot
 from tests.support.database import Database
 
@@ -269,6 +270,18 @@ async def test_whoever_was_quicker_wins(
     assert ran.out.startswith(f"job {job}: {changed[0]['outcome']}")
     assert "was changed meanwhile" in ran.err
     assert await row_of(database, job) == changed[0]
+    assert await audited(database) == []
+
+
+async def test_the_statements_themselves_refuse_an_outcome_that_is_final(database: Database) -> None:
+    """Whoever calls them: a sent job is never made ready, and only doubt is resolved."""
+    connection = await database.connect()
+    for outcome, statements in {"sent": ("job_retry", "job_resolve"), "dead": ("job_resolve",), "cancelled": ("job_resolve",)}.items():
+        row = await row_of(database, await finished(database, outcome))
+        fence = (row["id"], row["outcome"], row["lease_token"], row["completed_at"])
+        for name in statements:
+            rest = (None, False, None) if name == "job_retry" else (False, None)
+            assert await connection.fetch(statement(name), *fence, *rest) == []
     assert await audited(database) == []
 
 

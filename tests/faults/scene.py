@@ -119,10 +119,11 @@ class Scene:
         )
         return identity
 
-    async def spread(self, trap: Trap | None = None) -> dict[str, int]:
+    async def spread(self, trap: Trap | None = None, *, before: int = 0) -> dict[str, int]:
         """Save one job for each stage before the dot, let each come to its stage and no further, and return the ids by stage.
 
-        `trap` holds the mark of the one whose body has left. The relay answers again after `let_go`.
+        `trap` holds the mark of the one whose body has left; `before` so many jobs are at the relay already. The relay answers
+        again after `let_go`.
         """
         jobs: dict[str, int] = {}
         if trap is not None:
@@ -134,7 +135,7 @@ class Scene:
             jobs[stage] = await self.enqueue()
             await self.relay.events.wait(seen + 1, "connection")
             if stage != "greeting":
-                await self.relay.reached(stage, len(jobs))
+                await self.relay.reached(stage, before + len(jobs))
         return jobs
 
     def let_go(self) -> None:

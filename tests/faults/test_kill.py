@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.faults.scene import Scene
 from tests.support.proxy import DOWN, Proxy
 
@@ -16,7 +14,6 @@ async def test_jobs_of_a_worker_killed_before_the_dot_are_sent_once_by_another(s
     killed.kill()
     await killed.stopped()
     scene.let_go()
-    mark.release()
     await scene.worker("other")
     await scene.all_finished()
     for stage, job_id in jobs.items():
@@ -25,69 +22,50 @@ async def test_jobs_of_a_worker_killed_before_the_dot_are_sent_once_by_another(s
         assert (stage, await scene.copies(job_id)) == (stage, 1)
 
 
-async def _killed_after_the_dot(scene: Scene, **options: object) -> int:
-    """Return the id of a job whose worker was killed while the relay had its message and hadn't answered."""
+async def _killed_after_the_dot(scene: Scene, *jobs: int) -> None:
+    """Kill a worker when the relay has the messages of these jobs and hasn't answered for any."""
     scene.relay.hold("stored")
     killed = await scene.worker("killed")
-    job_id = await scene.enqueue(**options)
-    await scene.relay.events.wait(1, "stored")
+    await scene.relay.events.wait(len(jobs), "stored")
     killed.kill()
     await killed.stopped()
     scene.relay.release("stored")
-    return job_id
 
 
-@pytest.mark.parametrize(("on_doubt", "outcome", "copies"), [("resend", "sent", 2), ("hold", "in_doubt", 1), ("assume_sent", "sent", 1)])
-async def test_job_of_a_worker_killed_after_the_dot_follows_on_doubt(
-    scene: Scene, on_doubt: str, outcome: str, copies: int
-) -> None:
+async def test_jobs_of_a_worker_killed_after_the_dot_follow_on_doubt(scene: Scene) -> None:
     """What may have been sent is sent again, held for a person, or taken for sent, as its producer wished; and it is counted."""
-    job_id = await _killed_after_the_dot(scene, on_doubt=on_doubt)
+    wishes = {"resend": ("sent", False, 2), "hold": ("in_doubt", False, 1), "assume_sent": ("sent", True, 1)}
+    jobs = {wish: await scene.enqueue(on_doubt=wish) for wish in wishes}
+    await _killed_after_the_dot(scene, *jobs.values())
     await scene.worker("other")
-    job = await scene.until(job_id, outcome)
-    assert (job["doubts"], job["crashes"], await scene.copies(job_id)) == (1, 1, copies)
-    assert job["assumed"] is (on_doubt == "assume_sent")
+    await scene.all_finished()
+    for wish, job_id in jobs.items():
+        job = await scene.job(job_id)
+        assert (wish, job["outcome"], job["assumed"], await scene.copies(job_id)) == (wish, *wishes[wish])
+        assert (job["doubts"], job["crashes"]) == (1, 1)
 
 
-async def test_refused_second_copy_leaves_the_job_in_doubt(scene: Scene) -> None:
-    """A 550 to the second copy says nothing about the first: the job doesn't end as dead."""
-    scene.relay.script["dot"] = ["250 2.0.0 ok", "550 5.7.1 no"]
-    job_id = await _killed_after_the_dot(scene)
+async def test_job_once_in_doubt_never_ends_as_dead_or_cancelled(scene: Scene) -> None:
+    """Neither a 550 to the second copy or its recipients, nor a cancel, nor a spent budget says anything about the first copy."""
+    jobs = {
+        "dot": await scene.enqueue("dot@example.org"),
+        "rcpt": await scene.enqueue("rcpt@example.org"),
+        "cancel": await scene.enqueue(),
+        "expires": await scene.enqueue(expires_in_s=4.0),
+        "attempts": await scene.enqueue(max_attempts=1),
+        "doubts": await scene.enqueue(),
+    }
+    await scene.database.execute("UPDATE mailslot.jobs SET doubts = 2 WHERE id = $1", jobs["doubts"])
+    await _killed_after_the_dot(scene, *jobs.values())
+    assert await scene.database.fetchval("SELECT mailslot.cancel($1)", jobs["cancel"]) == "cancel_requested"
+    scene.relay.script["dot_by_rcpt"] = {"dot@example.org": "550 5.7.1 no"}
+    scene.relay.script["rcpt"] = {"rcpt@example.org": "550 5.1.1 no such user", "*": "250 2.1.5 ok"}
     await scene.worker("other")
-    job = await scene.until(job_id, "in_doubt")
-    assert (job["doubts"], job["attempt"]) == (1, 2)
-
-
-async def test_doubted_job_that_is_refused_at_rcpt_is_not_dead(scene: Scene) -> None:
-    """Nor does a refusal of all its recipients before the second body make it dead."""
-    job_id = await _killed_after_the_dot(scene)
-    scene.relay.script["rcpt"] = {"*": "550 5.1.1 no such user"}
-    await scene.worker("other")
-    assert (await scene.until(job_id, "in_doubt"))["doubts"] == 1
-
-
-async def test_cancelled_doubt_is_not_cancelled(scene: Scene) -> None:
-    """A cancel that comes while a dot has no answer ends the job in doubt, without a second copy."""
-    job_id = await _killed_after_the_dot(scene)
-    assert await scene.database.fetchval("SELECT mailslot.cancel($1)", job_id) == "cancel_requested"
-    await scene.worker("other")
-    assert (await scene.until(job_id, "in_doubt"))["doubts"] == 1
-    assert await scene.copies(job_id) == 1
-
-
-async def test_job_killed_again_and_again_after_the_dot_ends_in_doubt(scene: Scene) -> None:
-    """When every worker dies on its dot, the copies are bounded by max_doubts and the end is in_doubt."""
-    job_id = await _killed_after_the_dot(scene)
-    for copies in (2, 3):
-        scene.relay.hold("stored")
-        another = await scene.worker(f"killed{copies}", lease={"max_crashes": 9})
-        await scene.relay.events.wait(copies, "stored")
-        another.kill()
-        await another.stopped()
-        scene.relay.release("stored")
-    await scene.worker("other", lease={"max_crashes": 9})
-    job = await scene.until(job_id, "in_doubt")
-    assert (job["doubts"], await scene.copies(job_id)) == (3, 3)
+    await scene.all_finished()
+    for what, job_id in jobs.items():
+        job = await scene.job(job_id)
+        assert (what, job["outcome"], await scene.copies(job_id)) == (what, "in_doubt", 1)
+        assert (what, job["doubts"]) == (what, 3 if what == "doubts" else 1)
 
 
 async def test_poison_job_is_parked_and_harms_nobody(scene: Scene) -> None:

@@ -94,7 +94,7 @@ async def test_connection_that_has_carried_enough_says_goodbye(server: ScriptedR
     await server.reached("quit")
 
 
-async def test_old_connection_isn_t_kept_when_it_comes_back(server: ScriptedRelay) -> None:
+async def test_old_connection_is_not_kept_when_it_comes_back(server: ScriptedRelay) -> None:
     """Age counts from the opening."""
     idle = Idle(server, max_age_s=300.0)
     connection = await idle.add()
@@ -116,7 +116,7 @@ async def test_connection_out_of_step_is_dropped_without_a_word(server: Scripted
     assert server.events.of("command", stage="quit") == []
 
 
-async def test_connection_that_died_idle_isn_t_handed_out(server: ScriptedRelay) -> None:
+async def test_connection_that_died_idle_is_not_handed_out(server: ScriptedRelay) -> None:
     """Nobody is asked by NOOP; what is known to be dead is left out."""
     idle = Idle(server)
     connection = await idle.add()
@@ -128,7 +128,8 @@ async def test_connection_that_died_idle_isn_t_handed_out(server: ScriptedRelay)
 async def test_next_expiry_is_the_longest_idle_ones(server: ScriptedRelay) -> None:
     """The loop that parts from them sleeps until then."""
     idle = Idle(server, idle_s=5.0)
-    assert idle.pool.next_expiry_mono is None
+    empty = idle.pool.next_expiry_mono
+    assert empty is None
     await idle.add()
     idle.clock.now += 1.0
     await idle.add()
@@ -161,7 +162,7 @@ async def test_places_are_given_in_order_and_never_lost() -> None:
     assert places.taken == 0
 
 
-async def test_newcomer_doesn_t_overtake() -> None:
+async def test_newcomer_waits_its_turn() -> None:
     """A free place with somebody waiting for it is theirs."""
     places = Places(1)
     await places.take()

@@ -129,7 +129,7 @@ async def test_first_reason_stands(line: _Line) -> None:
     """What spent the connection isn't overwritten by what followed from it."""
     wire = Wire(line)
     wire.spend("first")
-    wire.connection_lost(None)
+    wire.close()
     assert wire.spent == "first"
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from daemon.core.errors import StoreUnavailable
 from daemon.core.outcome import Release
+from daemon.database import statement
 from daemon.store import PRIORITIES, Level
 from tests.store.queue import AGO, EXPIRED, HELD, MARKED, OVERDUE, SOON, Queue, opened, settings_for
 from tests.support.database import Database
@@ -77,10 +78,9 @@ async def test_a_forced_nested_loop_doesnt_make_the_claim_take_more(queue: Queue
         await queue.save()
     for name, value in NESTED_LOOP.items():
         await other.execute(f"SET {name} = {value}")
-    statement = claim_text()
     levels = [Level("default", priority) for priority in PRIORITIES]
     claimed = await other.fetch(
-        statement,
+        statement("claim"),
         [level.queue for level in levels],
         [level.priority for level in levels],
         [level.after_at for level in levels],
@@ -91,13 +91,6 @@ async def test_a_forced_nested_loop_doesnt_make_the_claim_take_more(queue: Queue
     assert (len(claimed), changed) == (2, 2)
     await other.execute("UPDATE mailslot.jobs SET lease_token = NULL, lease_expires_at = NULL")
     assert await other.execute(NAIVE) != "UPDATE 2"
-
-
-def claim_text() -> str:
-    """Return the statement."""
-    from daemon.database import statement
-
-    return statement("claim")
 
 
 async def test_two_claims_at_the_same_moment_share_nothing(queue: Queue, other: asyncpg.Connection) -> None:

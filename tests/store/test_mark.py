@@ -11,7 +11,8 @@ import pytest
 
 from daemon.core.job import Job
 from daemon.core.outcome import Record
-from daemon.store import MarkRequest, Store
+from daemon.database import statement
+from daemon.store import FIRST, MarkRequest, Store
 from tests.store.queue import AGO, Queue, opened, settings_for, stranger
 from tests.support.database import Database, Databases
 
@@ -171,8 +172,6 @@ async def test_a_mark_is_on_disk_when_it_is_answered_whatever_the_servers_defaul
     database, store = careless
     connection = await database.connect()
     assert await connection.fetchval("SHOW synchronous_commit") == "off"
-    from tests.store.queue import Queue
-
     queue = Queue(connection, store)
     flushed = "SELECT pg_current_wal_insert_lsn() AS written, pg_current_wal_flush_lsn() AS flushed"
     for _ in range(20):
@@ -203,15 +202,10 @@ async def test_durability_is_raised_to_on_and_never_lowered(queue: Queue, other:
 @pytest.mark.parametrize(("default", "lowered"), [("off", "off"), ("on", "off"), ("remote_apply", "remote_apply")])
 async def test_only_the_claim_commits_lazily(queue: Queue, other: asyncpg.Connection, default: str, lowered: str) -> None:
     """A claim that a crash of the server forgets makes the mark find no row; remote_apply stays even so."""
-    from daemon.database import statement
-
     await queue.save()
     await other.execute(f"SET synchronous_commit = {default}")
     async with other.transaction():
-        levels = (["default"], [1], [], [])
-        levels = (["default"], [1], [(await queue.connection.fetchval("SELECT '2000-01-01Z'::timestamptz"))], [0])
-        rows = await other.fetch(
-            statement("claim"), *levels, 1, [uuid4()], "me", 30.0, True, 0.0, False, [], 1_000, 3
-        )
+        levels = (["default"], [1], [FIRST], [0])
+        rows = await other.fetch(statement("claim"), *levels, 1, [uuid4()], "me", 30.0, True, 0.0, False, [], 1_000, 3)
         assert len(rows) == 1
         assert await other.fetchval("SHOW synchronous_commit") == lowered

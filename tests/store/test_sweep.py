@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from uuid import uuid4
 
 import asyncpg
 import pytest
@@ -37,10 +36,8 @@ async def sweep(
     delay_s: float = DELAY_S,
     max_doubts: int = 2,
     full: bool = False,
-    over: object = None,
 ) -> list[Swept]:
     """Sweep with other bounds than the store's."""
-    del over
     rows = await queue.connection.fetch(
         statement("sweep"),
         ["default"] * 4,
@@ -216,10 +213,10 @@ async def test_a_swept_doubt_goes_on_where_the_worker_would_have_sent_it_on(queu
 
 
 async def test_a_sweep_of_a_job_with_an_assumed_recipient_keeps_the_flag(queue: Queue) -> None:
-    """Ann was assumed, Bob expires: sent, and nobody ever said so."""
+    """Ann was assumed, Bob expires: whatever the job is called, nobody may take it for accepted."""
     saved = await queue.save(on_doubt="'assume_sent'", doubts="1", expires_at=AGO, recipients=mapped(a="sent?", b="later"))
     (swept,) = await queue.store.sweep()
-    assert swept == Swept(saved, "expired", "in_doubt") or (await queue.row(saved))["assumed"]
+    assert (swept.outcome, (await queue.row(saved))["assumed"]) in {("in_doubt", False), ("sent", True)}
 
 
 # ---------------------------------------------------------------- not yet
@@ -316,11 +313,7 @@ async def test_one_full_pass_at_a_time(queue: Queue, other: asyncpg.Connection) 
 
 
 async def test_a_row_that_its_holder_is_writing_is_passed_over(queue: Queue, other: asyncpg.Connection) -> None:
-    """The record that comes in the last moment wins: there is nothing between looking and writing.
-
-    The sweeper looks while the holder's record is not yet committed, and again after: neither time does it judge what it saw
-    before, since it judges under the row's lock.
-    """
+    """The record that comes in the last moment wins, before and after it is committed; nobody waits for the other."""
     saved = await queue.save(**OVERDUE)
     transaction = other.transaction()
     await transaction.start()
@@ -329,31 +322,6 @@ async def test_a_row_that_its_holder_is_writing_is_passed_over(queue: Queue, oth
     await transaction.commit()
     assert await queue.store.sweep() == []
     assert (await queue.row(saved))["state"] == "sent"
-
-
-CHANGED_MEANWHILE = {
-    "sent": "completed_at = now(), outcome = 'sent', lease_expires_at = NULL",
-    "extended": "lease_expires_at = now() + interval '20 seconds'",
-    "marked": "marked_at = now()",
-    "claimed by another": "lease_token = gen_random_uuid(), lease_expires_at = now() + interval '20 seconds'",
-}
-
-
-@pytest.mark.parametrize("change", CHANGED_MEANWHILE.values(), ids=CHANGED_MEANWHILE)
-async def test_what_changed_between_the_look_and_the_lock_is_judged_as_it_is_now(
-    queue: Queue, other: asyncpg.Connection, change: str
-) -> None:
-    """The sweep's snapshot is old by the time it locks: the whole condition is tested again on the row as it is.
-
-    A statement's snapshot is taken at its start, so an open REPEATABLE READ look can't show this; instead the sweep waits in the
-    middle, on a lock that a view of the clock takes: here by a trigger on the row's first, cheap look is impossible, so the row
-    is changed by a function that the sweep itself calls for its durability, between its snapshot and its locks.
-    """
-    saved = await queue.save(**EXPIRED)
-    await other.execute(f"UPDATE mailslot.jobs SET {change} WHERE id = {saved}")  # noqa: S608  ours
-    before = await queue.row(saved)
-    assert await queue.store.sweep() == []
-    assert await queue.row(saved) == before
 
 
 async def test_a_stale_holder_finds_its_swept_job_lost(queue: Queue) -> None:
@@ -386,4 +354,3 @@ async def test_a_swept_job_completes_at_the_servers_clock(queue: Queue) -> None:
     await queue.store.sweep()
     age = await queue.connection.fetchval("SELECT clock_timestamp() - completed_at FROM mailslot.jobs WHERE id = $1", saved)
     assert timedelta(0) <= age < timedelta(minutes=1)
-    assert uuid4() != (await queue.row(saved))["uid"]

@@ -13,7 +13,7 @@ text | null, "delay_s": 1, "then": "close" | "rst" | "hang" | "stall", "server_s
 answer; who hangs ignores what comes, who stalls doesn't even read it.
 Keys: greeting, ehlo (list of extensions, or a step), starttls, auth, mail, rcpt (address or * -> step), data, dot, dot_by_rcpt,
 rset, quit; during_body {"after_bytes", "then" | "reply"}; refuse; connections [script of the first, the second, ..];
-mail_after_messages {"count", "step"}; parallel_mail {"count", "step"} for who comes as one too many.
+mail_after_messages {"count", "step"}; parallel_mail {"count", "step"} for who comes as one too many; needs_full_name.
 
 A message that is going to be accepted is in the log before its 250 leaves. What a client may not do is an event called
 `violation`.

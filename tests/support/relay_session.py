@@ -82,7 +82,10 @@ class Session:
         else:
             await handle(line)
 
-    async def _on_ehlo(self, _line: str) -> None:
+    async def _on_ehlo(self, line: str) -> None:
+        if self._relay.script.get("needs_full_name") and not {".", "["} & set(line):
+            await self._say("504 5.5.2 need a full name")
+            return
         step = self._own.get("ehlo", self._relay.script["ehlo"])
         if isinstance(step, list) and not any(isinstance(item, dict) or item[:3].isdigit() for item in step):
             lines = ["relay.test", *step]
