@@ -27,7 +27,7 @@ lint: .venv/installed ## check style, types, and which module imports which
 	.venv/bin/lint-imports
 
 lock: .venv-lock/installed ## write requirements.lock anew, with the newest versions that fit (needs the network)
-	printf 'hatchling\neditables\n' | .venv-lock/bin/python -m piptools compile --quiet --generate-hashes --allow-unsafe \
+	printf 'hatchling\neditables\n' | .venv-lock/bin/python -m piptools compile --quiet --upgrade --generate-hashes --allow-unsafe \
 	    --strip-extras --extra test --extra lint --no-header --no-annotate --no-emit-options --no-emit-index-url \
 	    --no-emit-trusted-host --no-emit-find-links --output-file .venv-lock/found pyproject.toml -
 	{ echo '# Every package that make installs, with the hashes of its files. Written by make lock.'; \

@@ -27,7 +27,8 @@ from daemon import credentials
 from daemon.config_sources import Given, Key
 from daemon.core.errors import ConfigError
 from daemon.core.masking import without_passwords
-from daemon.core.settings import Problem, Relay, Secret, Settings, problems_between
+from daemon.core.problems import problems_between
+from daemon.core.settings import Problem, Relay, Rule, RuleVerdict, Secret, Settings
 
 DEFAULT_PATH = Path("/etc/mailslot/config.toml")
 
@@ -39,9 +40,11 @@ FLAGS: Mapping[str, tuple[str, Key]] = {
     "log_format": ("--log-format", ("log", "format")),
 }
 
+_TABLES: Mapping[str, type] = {"relay": Relay, "rule": Rule}
+"""What one entry of each list of tables is."""
 _SECTIONS: Mapping[str, type] = {field.name: field.type for field in fields(Settings)}
 _FIELDS: Mapping[str, Mapping[str, FieldInfo]] = {
-    name: {field.encode_name: field for field in fields(Relay if name == "relay" else kind)}
+    name: {field.encode_name: field for field in fields(_TABLES.get(name, kind))}
     for name, kind in _SECTIONS.items()
     if name != "handlers"
 }
@@ -100,13 +103,13 @@ def redacted(settings: Settings) -> dict[str, object]:
 
 def _variables() -> Iterator[Key]:
     for section, known in _FIELDS.items():
-        if section != "relay":
+        if section not in _TABLES:
             yield from ((section, key) for key in known)
 
 
 def _settings(given: Mapping[Key, Given], problems: list[Problem]) -> Settings:
     values: dict[str, dict[str, Any]] = {section: {} for section in _SECTIONS}
-    relays: dict[int, dict[str, Any]] = {}
+    tables: dict[str, dict[int, dict[str, Any]]] = {section: {} for section in _TABLES}
     for key, value in given.items():
         expected = _type_of(key)
         if expected is None:
@@ -118,8 +121,8 @@ def _settings(given: Mapping[Key, Given], problems: list[Problem]) -> Settings:
             problems.append(Problem(sources.shown(key), f"must be {_words(expected)}"))
             converted = None
         match key:
-            case ("relay", int(index), str(name)):
-                relays.setdefault(index, {})[name] = converted
+            case (str(section), int(index), str(name)):
+                tables[section].setdefault(index, {})[name] = converted
             case (str(section), str(name)):
                 values[section][name] = converted
             case _:
@@ -127,26 +130,34 @@ def _settings(given: Mapping[Key, Given], problems: list[Problem]) -> Settings:
     sections = {
         section: _SECTIONS[section](**{_FIELDS[section][name].name: value for name, value in known.items() if value is not None})
         for section, known in values.items()
-        if section not in {"relay", "handlers"}
+        if section not in {*_TABLES, "handlers"}
     }
     handlers = {kind: function for kind, function in values["handlers"].items() if function is not None}
-    return Settings(**sections, handlers=handlers, relay=list(_relays(relays, problems)))
+    lists: dict[str, Any] = {section: list(_entries(section, known, problems)) for section, known in tables.items()}
+    return Settings(**sections, **lists, handlers=handlers)
 
 
-def _relays(relays: Mapping[int, Mapping[str, Any]], problems: list[Problem]) -> Iterator[Relay]:
-    if sorted(relays) != list(range(len(relays))):
-        problems.append(Problem("relay", "relays are numbered from 0 without a gap"))
-    for index, known in sorted(relays.items()):
-        missing = [name for name, field in _FIELDS["relay"].items() if field.required and name not in known]
-        problems += [Problem(f"relay[{index}].{name}", "is missing; every relay has one") for name in missing]
+STAND_INS: Mapping[str, Mapping[str, object]] = {
+    "relay": {"name": "relay", "host": "localhost"},
+    "rule": {"name": "rule", "verdict": RuleVerdict.LATER},
+}
+"""What stands for a missing key, so that the rest can be looked at too."""
+
+
+def _entries(section: str, tables: Mapping[int, Mapping[str, Any]], problems: list[Problem]) -> Iterator[Any]:
+    if sorted(tables) != list(range(len(tables))):
+        problems.append(Problem(section, f"{section}s are numbered from 0 without a gap"))
+    for index, known in sorted(tables.items()):
+        missing = [name for name, field in _FIELDS[section].items() if field.required and name not in known]
+        problems += [Problem(f"{section}[{index}].{name}", f"is missing; every {section} has one") for name in missing]
         usable = {name: value for name, value in known.items() if value is not None}
-        yield Relay(**{"name": f"relay-{index}", "host": "localhost"} | usable)
+        yield _TABLES[section](**{**STAND_INS[section], "name": f"{section}-{index}", **usable})
 
 
 def _type_of(key: Key) -> Any:  # noqa: ANN401  # types of the typing module have no common type
     match key:
-        case ("relay", int(), str(name)):
-            field = _FIELDS["relay"].get(name)
+        case (str(section), int(), str(name)) if section in _TABLES:
+            field = _FIELDS[section].get(name)
         case ("handlers", str(kind)):
             kind_type, function_type = get_args(_SECTIONS["handlers"])
             return function_type if _fits(kind, kind_type) else None

@@ -17,6 +17,8 @@ from daemon.core.settings import Problem
 Key = tuple[str | int, ...]
 """("lease", "heartbeat_s"), ("relay", 0, "port"), or ("lease",) for a section itself."""
 
+LISTS = ("relay", "rule")
+"""Sections that there may be several of, each begun with [[..]]."""
 _PREFIX = "MAILSLOT_"
 _HEADER = re.compile(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]")
 _ASSIGNMENT = re.compile(r"""\s*(?:"([^"]+)"|'([^']+)'|([^"'=\s]+))\s*=""")
@@ -63,7 +65,7 @@ def from_file(path: Path, problems: list[Problem]) -> dict[Key, Given]:
 
 
 def from_environment(environ: Mapping[str, str], known: Iterable[Key], problems: list[Problem]) -> dict[Key, Given]:
-    """Return what variables named MAILSLOT_SECTION__KEY say; relays are numbered: MAILSLOT_RELAY__0__HOST.
+    """Return what variables named MAILSLOT_SECTION__KEY say; relays and rules are numbered: MAILSLOT_RELAY__0__HOST.
 
     Other variables that begin with MAILSLOT_ are somebody else's, unless one is a `known` key with an underscore too few.
     """
@@ -75,9 +77,9 @@ def from_environment(environ: Mapping[str, str], known: Iterable[Key], problems:
         if not name.startswith(_PREFIX) or "__" not in name:
             continue
         match name.removeprefix(_PREFIX).lower().split("__"):
-            case ["relay", index, key] if index.isdecimal() and key:
-                layer["relay", int(index), key] = Given(value, name, is_text=True)
-            case [section, key] if section and key and section != "relay":
+            case [section, index, key] if section in LISTS and index.isdecimal() and key:
+                layer[section, int(index), key] = Given(value, name, is_text=True)
+            case [section, key] if section and key and section not in LISTS:
                 layer[section, key] = Given(value, name, is_text=True)
             case _:
                 problems.append(
@@ -88,11 +90,11 @@ def from_environment(environ: Mapping[str, str], known: Iterable[Key], problems:
 
 def _flat(document: Mapping[str, Any], problems: list[Problem]) -> Iterator[tuple[Key, object]]:
     for section, content in document.items():
-        if section == "relay":
-            if isinstance(content, list) and all(isinstance(relay, dict) for relay in content):
-                yield from (((section, index, key), value) for index, relay in enumerate(content) for key, value in relay.items())
+        if section in LISTS:
+            if isinstance(content, list) and all(isinstance(table, dict) for table in content):
+                yield from (((section, index, key), value) for index, table in enumerate(content) for key, value in table.items())
             else:
-                problems.append(Problem(section, "begins with [[relay]], in two brackets: there may be several"))
+                problems.append(Problem(section, f"begins with [[{section}]], in two brackets: there may be several"))
         elif isinstance(content, dict):
             yield from (((section, key), value) for key, value in content.items())
         else:
@@ -103,11 +105,13 @@ def _lines(text: str) -> dict[Key, int]:
     """Return the line of each key that stands under its section's header; good enough to point at a mistake."""
     lines: dict[Key, int] = {}
     table: Key = ()
-    relays = -1
+    tables = dict.fromkeys(LISTS, -1)
     for number, line in enumerate(text.splitlines(), 1):
         if header := _HEADER.match(line):
-            relays += header[1] == "[["
-            table = (header[2], relays) if header[1] == "[[" else (header[2],)
+            table = (header[2],)
+            if header[1] == "[[" and header[2] in tables:
+                tables[header[2]] += 1
+                table = (header[2], tables[header[2]])
             lines.setdefault(table, number)
         elif assignment := _ASSIGNMENT.match(line):
             lines.setdefault((*table, assignment[1] or assignment[2] or assignment[3]), number)

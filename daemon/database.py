@@ -25,8 +25,9 @@ LATER = frozenset({"08", "40", "53", "55", "57", "58"})
 """SQLSTATE classes that speak of the moment: connection, rollback, resources, locks, operator, system (appendix A)."""
 READ_ONLY = "25006"
 """The server is a standby, or was made read-only: another one may be the primary by now."""
-QUIET = {"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off", "jit": "off"}
-"""A cached plan made while a table was small would read all of it later; our statements always go by their index."""
+QUIET = {f"enable_{way}": "off" for way in ("seqscan", "bitmapscan", "sort", "hashjoin", "mergejoin")} | {"jit": "off"}
+"""Our statements always go by their index, in its order. A plan that is cached while a table is small, or that doesn't know how
+few rows are asked for, would read all of it later."""
 KEEPALIVE = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 2), ("TCP_USER_TIMEOUT", 10_000))
 """A peer that vanished is noticed within 5 + 2 x 2 s when idle, 10 s with data on the way; the kernel's defaults are hours."""
 

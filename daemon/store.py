@@ -303,9 +303,9 @@ class Store:
                         await self._pool.expire_connections()
                     raise
                 finally:
-                    if not answered:
-                        connection.terminate()
-                    with suppress(asyncpg.InterfaceError):
+                    with suppress(asyncpg.InterfaceError):  # a connection that was lost has left the pool by itself
+                        if not answered:
+                            connection.terminate()
                         await self._pool.release(connection, timeout=RELEASE_TIMEOUT_S)
         except StoreUnavailable:
             self.trouble()

@@ -16,7 +16,7 @@ from msgspec.structs import fields
 
 from daemon import config, resources
 from daemon.core.errors import ConfigError
-from daemon.core.settings import LogLevel, Problem, Relay, Secret, Settings, Tls
+from daemon.core.settings import LogLevel, Problem, Relay, Rule, Secret, Settings, Tls
 
 ROOT = Path(__file__).parent.parent
 LOCAL = {"MAILSLOT_RELAY__0__NAME": "local", "MAILSLOT_RELAY__0__HOST": "127.0.0.1"}
@@ -470,7 +470,27 @@ def test_config_toml_has_every_key_with_its_default() -> None:
     expected = msgspec.to_builtins(Settings(relay=[Relay(name="local", host="127.0.0.1")]))
     expected["relay"][0] |= NOT_DEFAULTS
     del expected["relay"][0]["password"], expected["database"]["password"]
+    assert expected.pop("rule") == []  # there is none until somebody needs one
     assert document == expected
+
+
+def test_the_rule_that_config_toml_shows_can_be_used(file: Path) -> None:
+    """Every key of a rule is in it, and it has no problems once its comment signs are gone."""
+    text = resources.text("config.toml")
+    example = text[text.index("#[[rule]]") :].split("\n\n", maxsplit=1)[0]
+    (rule,) = loaded("\n".join(line.removeprefix("#") for line in example.splitlines() if line[:2] != "# "), file).rule
+    assert (rule.name, rule.verdict, rule.stages) == ("slow_down", "free", ["mail", "dot"])
+    assert set(re.findall(r"^#(\w+) = ", example, re.MULTILINE)) == {field.name for field in fields(Rule)}
+
+
+def test_a_rule_is_read_from_file_and_variables_and_its_mistakes_have_a_place(file: Path) -> None:
+    """A list of tables like the relays: numbered in a variable, and with its line in a problem."""
+    rule = "[[rule]]\nname = 'a'\nverdict = 'free'\ntext = 'x'\n"
+    assert loaded(rule, file, {"MAILSLOT_RULE__0__CODES": "451,452"}).rule[0].codes == ["451", "452"]
+    (problem,) = refused(rule + "[[rule]]\nname = 'b'\nverdict = 'sent'\ntext = 'x'\n", file)
+    assert (problem.path, "line 7" in problem.message) == ("rule[1].verdict", True)
+    assert paths(refused("[[rule]]\nname = 'a'\ntext = '('\n", file)) == ["rule[0].verdict", "rule[0].text"]
+    assert paths(refused("[rule]\nname = 'a'\n", file)) == ["rule"]
 
 
 def test_config_toml_explains_every_key() -> None:

@@ -1,7 +1,7 @@
 """What one value of the configuration may be, in words that are shown to whoever wrote another.
 
 Each type carries its limits and its `description`; `daemon.config` checks a value against the limits and, where it fails, says
-"must be" and the description. What values must be to one another is `settings.problems_between`'s business.
+"must be" and the description. What values must be to one another is `problems`'s business.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import Annotated
 from msgspec import Meta
 
 _DOMAIN = r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*"
+_FULL_NAME = rf"{_DOMAIN.removesuffix('*')}+"
+"""A name with a dot; many relays refuse to be greeted with another (504)."""
 _ADDRESS = rf"[^\s@<>()\[\],;:\\\x22\x00-\x1f\x7f]+@{_DOMAIN}"
 
 Seconds = Annotated[float, Meta(ge=0.001, le=2_592_000, description="a number of seconds, from 0.001 to 2592000 (30 days)")]
@@ -37,9 +39,9 @@ DomainOrEmpty = Annotated[
 EhloName = Annotated[
     str,
     Meta(
-        pattern=rf"^({_DOMAIN}|\[(IPv6:)?[0-9A-Fa-f.:]+\])?\Z",
+        pattern=rf"^({_FULL_NAME}|\[(IPv6:)?[0-9A-Fa-f.:]+\])?\Z",
         max_length=253,
-        description="empty, a domain name such as mail.example.org, or an address in brackets such as [192.0.2.1]",
+        description="empty, a full name such as mail.example.org, or an address in brackets such as [192.0.2.1]",
     ),
 ]
 AddressOrEmpty = Annotated[str, Meta(pattern=rf"^({_ADDRESS})?\Z", description="empty, or an address such as events@example.org")]
@@ -57,3 +59,18 @@ Function = Annotated[
         description="a function written as package.module:function",
     ),
 ]
+ErrorCode = Annotated[
+    str, Meta(pattern=r"^[45][0-9]{0,2}\Z", description='an SMTP code or its beginning in quotes, such as "454", "45" or "5"')
+]
+EnhancedCode = Annotated[
+    str,
+    Meta(pattern=r"^[45](\.[0-9]{1,3}){1,2}\Z", description='an enhanced code or its subject in quotes, as in "4.7.1" or "5.7"'),
+]
+DsnNotify = Annotated[
+    str,
+    Meta(
+        pattern=r"^(never|(success|failure|delay)(,(success|failure|delay)){0,2})?\Z",
+        description='empty, "never", or some of success, failure and delay with commas between',
+    ),
+]
+PerSecond = Annotated[float, Meta(ge=0, le=100_000, description="a number from 0 to 100000; 0 means no limit")]

@@ -16,6 +16,10 @@ order:
 Promises: pure and total, every report has a decision; `reason` is one of a small set of stable words; nothing is guessed as sent.
 Never decides about recipients whose RCPT was accepted (`Reply.positive`): they share what happens to the message.
 
+The operator's own rules (`[[rule]]` of config.toml) stand in front of all of it. They speak of 4yz and 5yz replies alone, and can
+only put off, refuse, give back or pause: so none of them makes a missing answer, or a 2yz, into anything else, and nothing into
+sent. `rules` puts them there.
+
 Adding a rule: name it by what happened, put it in front of what it refines, add its line to the test's table.
 Sources: RFC 5321 4.2 to 4.5, RFC 3463, RFC 4954 6, RFC 3207 4, RFC 1870; the providers' published texts.
 """
@@ -23,10 +27,12 @@ Sources: RFC 5321 4.2 to 4.5, RFC 3463, RFC 4954 6, RFC 3207 4, RFC 1870; the pr
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from daemon.core import settings
 from daemon.core.reply import wait_hint_s
 from daemon.core.smtp import CLOSING, Fault, Reply, Report, Stage
 
@@ -78,6 +84,8 @@ class Meaning:
     reason: str
     """A stable word; empty stands for the fault's own."""
     wait_s: float | None = None
+    hint: bool = True
+    """Whether a wait that the relay itself names may lengthen it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +138,9 @@ def words(*phrases: str) -> re.Pattern[str]:
     return re.compile("|".join(phrases), re.IGNORECASE)
 
 
-GREYLIST_S: Final = 300.0
-"""Greylists let nobody in earlier, whatever our own backoff says."""
+GREYLISTED: Final = "greylisted"
+GREYLIST_S: Final = settings.Retry().greylist_s
+"""Greylists let nobody in earlier, whatever our own backoff says; `retry.greylist_s` takes its place."""
 RATE_S: Final = 5.0
 """Providers count messages per second; Amazon's advice starts at 5 s."""
 QUOTA_S: Final = 1800.0
@@ -239,8 +248,8 @@ RELAYS_FAULT: Final = (
     Rule("sender_codes", pause("sender_refused"), MAIL, ("5",), SENDER_CODES, configured_sender=True),
     Rule("job_sender", rejected(Scope.MESSAGE, "sender_refused"), MAIL | CONTENT, ("5",), text=SENDER, configured_sender=False),
     Rule("job_sender_codes", rejected(Scope.MESSAGE, "sender_refused"), MAIL, ("5",), SENDER_CODES, configured_sender=False),
-    Rule("greylisted", later(Scope.RECIPIENT, "greylisted", GREYLIST_S), RCPT, ("4",), text=GREYLIST),
-    Rule("greylisted_late", later(Scope.MESSAGE, "greylisted", GREYLIST_S), MAIL | CONTENT, ("4",), text=GREYLIST),
+    Rule("greylisted", later(Scope.RECIPIENT, GREYLISTED, GREYLIST_S), RCPT, ("4",), text=GREYLIST),
+    Rule("greylisted_late", later(Scope.MESSAGE, GREYLISTED, GREYLIST_S), MAIL | CONTENT, ("4",), text=GREYLIST),
     Rule("rate", free("rate_limited", RATE_S), TRANSACTION, ("4",), text=RATE),
     Rule("body_closing", later(Scope.MESSAGE, "relay_closing"), BODY, (str(CLOSING),), reused=False),
     Rule("closing", free("relay_closing"), BEFORE_DOT, (str(CLOSING),)),
@@ -263,8 +272,8 @@ RCPT_RULES: Final = (
     Rule("rcpt_too_many_words", later(Scope.RECIPIENT, "too_many_recipients", 0.0), RCPT, ("452", "552"), text=RECIPIENTS),
     Rule("rcpt_full", later(Scope.RECIPIENT, "mailbox_full"), RCPT, ("4", "5"), ("4.2.2", "5.2.2")),
     Rule("rcpt_full_words", later(Scope.RECIPIENT, "mailbox_full"), RCPT, ("452", "552"), text=FULL),
-    Rule("rcpt_greylist_codes", later(Scope.RECIPIENT, "greylisted", GREYLIST_S), RCPT, ("450",), ("4.2.0",)),
-    Rule("rcpt_greylist_policy", later(Scope.RECIPIENT, "greylisted", GREYLIST_S), RCPT, ("451",), ("4.7.1",)),
+    Rule("rcpt_greylist_codes", later(Scope.RECIPIENT, GREYLISTED, GREYLIST_S), RCPT, ("450",), ("4.2.0",)),
+    Rule("rcpt_greylist_policy", later(Scope.RECIPIENT, GREYLISTED, GREYLIST_S), RCPT, ("451",), ("4.7.1",)),
     Rule("rcpt_size", rejected(Scope.MESSAGE, "message_too_large"), RCPT, ("5",), ("5.3.4", "5.2.3")),
     Rule("rcpt_unknown", rejected(Scope.RECIPIENT, "mailbox_unknown"), RCPT, ("5",), ("5.1.1", "5.1.6", "5.1.10")),
     Rule("rcpt_domain", rejected(Scope.RECIPIENT, "domain_unknown"), RCPT, ("5",), ("5.1.2", "5.4.4")),
@@ -293,15 +302,16 @@ CONTENT_RULES: Final = (
 RULES: Final = (*PROVIDERS, *AFTER_DOT, *NO_REPLY, *RELAYS_FAULT, *MAIL_RULES, *RCPT_RULES, *CONTENT_RULES)
 
 
-def decide(report: Report, *, configured_sender: bool = True) -> Decision:
+def decide(report: Report, *, configured_sender: bool = True, rules: Sequence[Rule] = RULES) -> Decision:
     """Decide what a report means.
 
     Args:
         report: The end of a stage. For RCPT, one report for each recipient that wasn't accepted.
+        rules: The whole table, as `rules.table` makes it.
         configured_sender: Whether the envelope sender comes from our configuration. If a relay refuses such a sender, no job
             could be sent and the relay pauses; if the job brought it, that job alone is refused and no other waits for it.
     """
-    for rule in RULES:
+    for rule in rules:
         if _fits(rule, report, configured_sender=configured_sender):
             meaning = rule.meaning
             reason = meaning.reason or str(report.answer)
@@ -344,7 +354,7 @@ def _within(enhanced: str, code: str) -> bool:
 
 def _wait_s(meaning: Meaning, answer: Reply | Fault) -> float | None:
     """Return the rule's wait, lengthened by what the relay itself asks for."""
-    if isinstance(answer, Fault) or meaning.verdict not in (Verdict.LATER, Verdict.FREE):
+    if isinstance(answer, Fault) or not meaning.hint or meaning.verdict not in (Verdict.LATER, Verdict.FREE):
         return meaning.wait_s
     hint = wait_hint_s(answer.text)
     return meaning.wait_s if hint is None else max(hint, meaning.wait_s or 0.0)

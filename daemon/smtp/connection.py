@@ -83,13 +83,8 @@ class Connection:
 
     @property
     def reusable(self) -> bool:
-        """Whether another transaction may begin: alive, in step, none under way."""
-        return self.alive and self.stage is None and not self._wire.owing
-
-    @property
-    def lost(self) -> bool:
-        """Whether the transport is gone."""
-        return self._wire.lost
+        """Whether another transaction may begin: alive, none under way. What is out of step is one of the two."""
+        return self.alive and self.stage is None
 
     def spent(self, reason: str) -> None:
         """Let this be its last transaction."""

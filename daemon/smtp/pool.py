@@ -36,7 +36,7 @@ class Places:
 
     async def take(self) -> None:
         """Wait for a place. Cancelling is safe: a place that was granted in the same moment goes to the next."""
-        if not self._waiters and self.taken < self.limit:
+        if self.taken < self.limit:  # then nobody waits: every place that comes free is granted at once
             self.taken += 1
             return
         waiter = asyncio.get_running_loop().create_future()

@@ -101,11 +101,6 @@ class Wire(asyncio.Protocol):
         return not self.spent and not self.lost and not self._transport.is_closing()
 
     @property
-    def owing(self) -> bool:
-        """Whether a reply is still to come or to be read."""
-        return bool(self._owed or self._replies)
-
-    @property
     def quiet(self) -> bool:
         """Whether the kernel, which knows before the event loop does, has neither bytes nor a close for us.
 

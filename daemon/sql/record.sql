@@ -62,7 +62,8 @@ WITH durable AS MATERIALIZED (
 ), late AS MATERIALIZED (
     SELECT asked.*, j.attempt
     FROM asked JOIN mailslot.jobs AS j ON j.id = asked.id AND j.uid = asked.uid
-    WHERE asked.accepted IS NOT NULL AND j.lease_token IS DISTINCT FROM asked.token
+    WHERE asked.accepted IS NOT NULL
+      AND (j.lease_token IS DISTINCT FROM asked.token OR (j.outcome = 'in_doubt' AND asked.outcome IS DISTINCT FROM 'sent'))
 ), ledger AS (
     INSERT INTO mailslot.attempts AS t (job_id, lease_token, owner, attempt, leased_at, stage, verdict, reason, relay, reply,
                                         accepted)

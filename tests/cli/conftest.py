@@ -6,7 +6,7 @@ import asyncio
 import io
 import json
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ class Ran:
     err: str
 
     @property
-    def json(self) -> Any:
+    def json(self) -> Any:  # noqa: ANN401 - whatever the command prints
         """Return the one JSON object on standard output."""
         return json.loads(self.out)
 
@@ -36,7 +36,7 @@ class Ran:
         return [json.loads(line) for line in self.out.splitlines()]
 
 
-Mailslot = Callable[..., Awaitable[Ran]]
+Mailslot = Callable[..., Coroutine[Any, Any, Ran]]
 
 
 @pytest.fixture

@@ -22,7 +22,11 @@ from tests.support.process import ROOT
 
 def commands(root: Parser, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Parser]]:
     """Yield every command that does something, with the words that lead to it."""
-    groups = [action for action in root._actions if isinstance(action, _SubParsersAction)]
+    groups = [
+        action
+        for action in root._actions  # noqa: SLF001 - argparse has no public way
+        if isinstance(action, _SubParsersAction)
+    ]
     if not groups:
         yield path, root
     for group in groups:

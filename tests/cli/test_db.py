@@ -68,8 +68,10 @@ async def test_check_reports_every_problem(mailslot: Mailslot, monkeypatch: pyte
     assert [problem.partition(":")[0] for problem in ran.json["problems"]] == ["lease.max_crashes", "lease.max_doubts"]
 
 
-async def test_check_refuses_a_server_that_forgets(run: Mailslot, private_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """fsync or full_page_writes off: no promise holds."""
+async def test_check_refuses_a_server_that_forgets(
+    run: Mailslot, private_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With fsync or full_page_writes off no promise holds."""
     admin = Database("postgres", private_server.dsn)
     await admin.apply_schema()
     await admin.execute("ALTER SYSTEM SET fsync = off")

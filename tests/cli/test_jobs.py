@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -26,7 +27,7 @@ async def save(database: Database, **columns: str) -> int:
         saved = await connection.fetchval("""SELECT id FROM mailslot.enqueue('{"to": "maya@example.org", "subject": "Party"}')""")
         if columns:
             setting = ", ".join(f"{name} = {value}" for name, value in columns.items())
-            await connection.execute(f"UPDATE mailslot.jobs SET {setting} WHERE id = $1", saved)
+            await connection.execute(f"UPDATE mailslot.jobs SET {setting} WHERE id = $1", saved)  # noqa: S608 - ours
     return int(saved)
 
 
@@ -78,7 +79,8 @@ async def add_evidence(database: Database, job_id: int) -> None:
 
 async def test_show_tells_the_job_its_recipients_and_its_attempts(mailslot: Mailslot, database: Database) -> None:
     """What the relay answered stands there, for the job and for each attempt."""
-    job = await finished(database, "in_doubt", doubts="1", relay="'main'", reply="'421 closing'", recipients=recipients(maya="in_doubt"))
+    columns = {"doubts": "1", "relay": "'main'", "reply": "'421 closing'", "recipients": recipients(maya="in_doubt")}
+    job = await finished(database, "in_doubt", **columns)
     await add_evidence(database, job)
     ran = await mailslot("jobs", "show", str(job))
     assert ran.code == 0
@@ -103,7 +105,8 @@ async def test_show_json_is_the_row_its_ledger_and_its_recipients(mailslot: Mail
 
 async def test_what_a_relay_said_cannot_move_the_cursor(mailslot: Mailslot, database: Database) -> None:
     """Replies, subjects and addresses are strangers' text."""
-    job = await finished(database, "dead", reply="E'550 \\x1b[2J'", recipients="""'{"\\u001b[1mx@example.org": {"verdict": "dead"}}'""")
+    hostile = """'{"\\u001b[1mx@example.org": {"verdict": "dead"}}'"""
+    job = await finished(database, "dead", reply="E'550 \\x1b[2J'", recipients=hostile)
     ran = await mailslot("jobs", "show", str(job), "--payload")
     assert ran.out.replace("\n", "").isprintable()
 
@@ -227,19 +230,21 @@ async def test_retry_wakes_idle_workers(mailslot: Mailslot, database: Database) 
     listener = await database.connect()
     await listener.add_listener("mailslot", lambda *note: heard.put_nowait(note[3]))
     job = await finished(database, "dead")
-    assert await heard.get() == ""  # the insert's own
-    assert (await mailslot("jobs", "retry", str(job))).code == 0
-    assert await heard.get() == ""
-    await database.execute("UPDATE mailslot.settings SET notify = false")
-    silent = await finished(database, "dead")
-    assert (await mailslot("jobs", "retry", str(silent))).code == 0
-    await database.execute("SELECT pg_notify('mailslot', 'last')")
-    assert await heard.get() == "last"
+    async with asyncio.timeout(30):
+        assert await heard.get() == ""  # the insert's own
+        assert (await mailslot("jobs", "retry", str(job))).code == 0
+        assert await heard.get() == ""
+        await database.execute("UPDATE mailslot.settings SET notify = false")
+        silent = await finished(database, "dead")
+        assert (await mailslot("jobs", "retry", str(silent))).code == 0
+        await database.execute("SELECT pg_notify('mailslot', 'last')")
+        assert await heard.get() == "last"
 
 
 # ---------------------------------------------------------------- the fence
 
 CHANGES = {
+    "another person's resolve": "UPDATE mailslot.jobs SET outcome = 'dead' WHERE id = $1",
     "a late 2xx": "UPDATE mailslot.jobs SET outcome = 'sent' WHERE id = $1",
     "another person's retry and another end": "UPDATE mailslot.jobs SET lease_token = gen_random_uuid() WHERE id = $1",
     "another person's retry and the same end": "UPDATE mailslot.jobs SET completed_at = now() + interval '1 s' WHERE id = $1",
@@ -253,7 +258,7 @@ async def test_whoever_was_quicker_wins(
 ) -> None:
     """The row changes between the look and the write: nothing is written, the job is shown as it is now."""
     job = await finished(database, "in_doubt")
-    read = jobs._read
+    read = jobs._read  # noqa: SLF001 - the moment between the look and the write
     changed: list[Row] = []
 
     async def read_then_change(session: Session, job_id: int) -> Row | None:
@@ -276,10 +281,10 @@ async def test_whoever_was_quicker_wins(
 async def test_the_statements_themselves_refuse_an_outcome_that_is_final(database: Database) -> None:
     """Whoever calls them: a sent job is never made ready, and only doubt is resolved."""
     connection = await database.connect()
-    for outcome, statements in {"sent": ("job_retry", "job_resolve"), "dead": ("job_resolve",), "cancelled": ("job_resolve",)}.items():
+    for outcome, names in {"sent": ("job_retry", "job_resolve"), "dead": ("job_resolve",), "cancelled": ("job_resolve",)}.items():
         row = await row_of(database, await finished(database, outcome))
         fence = (row["id"], row["outcome"], row["lease_token"], row["completed_at"])
-        for name in statements:
+        for name in names:
             rest = (None, False, None) if name == "job_retry" else (False, None)
             assert await connection.fetch(statement(name), *fence, *rest) == []
     assert await audited(database) == []
@@ -324,36 +329,55 @@ async def test_a_finished_job_is_not_cancelled(mailslot: Mailslot, database: Dat
 # ---------------------------------------------------------------- resolve
 
 
+@dataclass(frozen=True)
+class Found:
+    """What a person found out about a job in doubt, and how it ends."""
+
+    flag: str
+    before: dict[str, str] | None
+    outcome: str
+    reason: str
+    after: dict[str, str] | None
+
+
 @pytest.mark.parametrize(
-    ("found", "before", "outcome", "reason", "after"),
+    "found",
     [
-        ("--sent", {"a": "in_doubt"}, "sent", "resolved_sent", {"a": "sent"}),
-        ("--not-sent", {"a": "in_doubt"}, "dead", "resolved_not_sent", {"a": "dead"}),
-        ("--sent", {"a": "in_doubt", "b": "dead"}, "sent", "partial", {"a": "sent", "b": "dead"}),
-        ("--sent", {"a": "in_doubt", "b": "sent"}, "sent", "resolved_sent", {"a": "sent", "b": "sent"}),
-        ("--not-sent", {"a": "in_doubt", "b": "sent"}, "sent", "partial", {"a": "dead", "b": "sent"}),
-        ("--not-sent", {"a": "in_doubt", "b": "dead"}, "dead", "resolved_not_sent", {"a": "dead", "b": "dead"}),
-        ("--sent", {"a": "doubted later", "b": "later"}, "sent", "partial", {"a": "sent", "b": "later"}),
-        ("--sent", {"a": "doubted dead"}, "sent", "resolved_sent", {"a": "sent"}),
-        ("--sent", {"a": "dead"}, "sent", "resolved_sent", {"a": "sent"}),
-        ("--sent", None, "sent", "resolved_sent", None),
-        ("--not-sent", None, "dead", "resolved_not_sent", None),
+        Found("--sent", {"a": "in_doubt"}, "sent", "resolved_sent", {"a": "sent"}),
+        Found("--not-sent", {"a": "in_doubt"}, "dead", "resolved_not_sent", {"a": "dead"}),
+        Found("--sent", {"a": "in_doubt", "b": "dead"}, "sent", "partial", {"a": "sent", "b": "dead"}),
+        Found("--sent", {"a": "in_doubt", "b": "sent"}, "sent", "resolved_sent", {"a": "sent", "b": "sent"}),
+        Found("--not-sent", {"a": "in_doubt", "b": "sent"}, "sent", "partial", {"a": "dead", "b": "sent"}),
+        Found("--not-sent", {"a": "in_doubt", "b": "dead"}, "dead", "resolved_not_sent", {"a": "dead", "b": "dead"}),
+        Found("--sent", {"a": "doubted later", "b": "later"}, "sent", "partial", {"a": "sent", "b": "later"}),
+        Found("--sent", {"a": "doubted dead"}, "sent", "resolved_sent", {"a": "sent"}),
+        Found("--sent", {"a": "dead"}, "sent", "resolved_sent", {"a": "sent"}),
+        Found("--sent", None, "sent", "resolved_sent", None),
+        Found("--not-sent", None, "dead", "resolved_not_sent", None),
     ],
 )
-async def test_resolve_ends_the_doubt_of_those_who_were_in_doubt(
-    mailslot: Mailslot, database: Database, found: str, before: dict[str, str] | None, outcome: str, reason: str,
-    after: dict[str, str] | None,
-) -> None:  # fmt: skip
+async def test_resolve_ends_the_doubt_of_those_who_were_in_doubt(mailslot: Mailslot, database: Database, found: Found) -> None:
     """Everybody else's verdict stays; with some sent and some not the job ends as sent, partial."""
-    job = await finished(database, "in_doubt", doubts="1", recipients="NULL" if before is None else recipients(**before))
-    ran = await mailslot("jobs", "resolve", str(job), found, "--why", "asked Maya", "--json")
-    assert (ran.code, ran.json) == (0, {"id": job, "state": outcome, "reason": reason})
+    before = "NULL" if found.before is None else recipients(**found.before)
+    job = await finished(database, "in_doubt", doubts="1", recipients=before)
+    ran = await mailslot("jobs", "resolve", str(job), found.flag, "--why", "asked Maya", "--json")
+    assert (ran.code, ran.json) == (0, {"id": job, "state": found.outcome, "reason": found.reason})
     row = await row_of(database, job)
-    assert (row["outcome"], row["reason"], row["doubts"], str(row["lease_token"])) == (outcome, reason, 1, TOKEN)
-    assert (None if row["recipients"] is None else await verdicts(database, job)) == after
+    assert (row["outcome"], row["reason"], row["doubts"], str(row["lease_token"])) == (found.outcome, found.reason, 1, TOKEN)
+    assert (None if row["recipients"] is None else await verdicts(database, job)) == found.after
     assert await audited(database) == [
-        ("job.resolve", job, {"sent": found == "--sent", "outcome": outcome, "why": "asked Maya"}),
+        ("job.resolve", job, {"sent": found.flag == "--sent", "outcome": found.outcome, "why": "asked Maya"}),
     ]
+
+
+async def test_a_resolved_job_still_says_what_was_only_assumed(mailslot: Mailslot, database: Database) -> None:
+    """One recipient was found out about, the other's answer is missing as before."""
+    assumed = '"a@x.org": {"verdict": "sent", "doubted": true, "assumed": true}'
+    entries = f"""'{{{assumed}, "b@x.org": {{"verdict": "in_doubt", "doubted": true}}}}'"""
+    job = await finished(database, "in_doubt", doubts="1", recipients=entries)
+    assert (await mailslot("jobs", "resolve", str(job), "--sent")).code == 0
+    row = await row_of(database, job)
+    assert (row["outcome"], row["assumed"]) == ("sent", True)
 
 
 async def test_only_a_job_in_doubt_is_resolved(mailslot: Mailslot, database: Database) -> None:

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from daemon.core import values
-from daemon.core.settings import Lease, Mail, Relay, Secret, Settings, Tls, Worker, is_loopback, problems_between
+from daemon.core.problems import is_loopback, problems_between
+from daemon.core.settings import Lease, Mail, Relay, Secret, Settings, Tls, Worker
 
 RELAY = Relay(name="local", host="127.0.0.1", port=25, tls=Tls.NONE)
 AWAY = Relay(name="away", host="smtp.example.org")

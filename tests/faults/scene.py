@@ -203,6 +203,25 @@ class Scene:
                 raise AssertionError(f"{explain()} after {within_s:g} s\n{self.story()}")
             await asyncio.sleep(LOOK_S)
 
+    async def lasting(self, duration_s: float) -> None:
+        """Let a fault last so long; nothing is expected to happen meanwhile."""
+        await asyncio.sleep(duration_s)
+
+    async def cut_backends(self) -> None:
+        """Terminate every connection of every worker, as an administrator or a failing network does."""
+        await self.database.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND application_name LIKE 'mailslot %'"
+        )
+
+    async def enqueue_many(self, count: int) -> None:
+        """Save so many jobs in one transaction."""
+        await self.database.execute(
+            """SELECT mailslot.enqueue('{"to": "maya@example.org", "subject": "You are invited", "text": "At eight."}')"""
+            " FROM generate_series(1, $1)",
+            count,
+        )
+
     async def copies(self, job_id: int) -> int:
         """Count the messages that the relay took on for a job."""
         uid = (await self.job(job_id))["uid"]

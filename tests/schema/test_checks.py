@@ -103,7 +103,10 @@ async def test_every_illegal_row_is_refused_by_a_check(database: Database) -> No
     connection = await database.connect()
     refused = {name: await insert(connection, columns) for name, columns in ILLEGAL.items()}
     assert [name for name, by in refused.items() if by is None] == []
-    checks = await database.fetch("SELECT conname FROM pg_constraint WHERE conrelid = 'mailslot.jobs'::regclass AND contype = 'c'")
+    table = "mailslot.jobs"
+    checks = await database.fetch(
+        "SELECT conname FROM pg_constraint WHERE conrelid = $1::text::regclass AND contype = 'c'", table
+    )
     untested = {row["conname"] for row in checks} - set(refused.values())
     assert untested == {"jobs_payload_check"}  # 64 MiB, which has a test of its own
 
@@ -153,8 +156,8 @@ async def test_an_unfinished_job_has_the_one_index_and_updates_stay_on_their_pag
     connection = await database.connect()
     async with connection.transaction():
         job = await connection.fetchval("SELECT id FROM mailslot.enqueue('{}')")
-        for change in ("lease_token = gen_random_uuid(), lease_expires_at = now(), leased_at = now(), lease_owner = 'x', attempt = 1",
-                       "lease_expires_at = now()", "marked_at = now()"):  # fmt: skip
+        claim = "lease_token = gen_random_uuid(), lease_expires_at = now(), leased_at = now(), lease_owner = 'x', attempt = 1"
+        for change in (claim, "lease_expires_at = now()", "marked_at = now()"):
             await connection.execute(f"UPDATE mailslot.jobs SET {change} WHERE id = $1", job)  # noqa: S608 - ours
         counts = await connection.fetchrow(
             "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_xact_user_tables WHERE relid = 'mailslot.jobs'::regclass"

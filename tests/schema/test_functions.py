@@ -15,16 +15,17 @@ SAVE = "SELECT * FROM mailslot.enqueue('{}', idempotency_key => 'invitation:42')
 
 async def until_waiting(database: Database) -> None:
     """Return when a transaction waits for another one to end."""
-    while not await database.fetchval("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND locktype = 'transactionid')"):
+    waiting = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND locktype = 'transactionid')"
+    while not await database.fetchval(waiting):
         pass
 
 
 async def test_the_call_of_the_manual_works_as_written(database: Database) -> None:
     """Every argument by name, as an application in any language would write it."""
     row = await database.fetchrow(
-        """SELECT * FROM mailslot.enqueue('{"to": ["maya@example.org"], "subject": "..", "text": ".."}'::jsonb, queue => 'default',
-           idempotency_key => 'invitation:42', available_at => now(), expires_at => now() + interval '3 days', priority => 1,
-           on_doubt => 'resend')"""
+        """SELECT * FROM mailslot.enqueue('{"to": ["maya@example.org"], "subject": "..", "text": ".."}'::jsonb,
+           queue => 'default', idempotency_key => 'invitation:42', available_at => now(),
+           expires_at => now() + interval '3 days', priority => 1, on_doubt => 'resend')"""
     )
     assert row is not None
     assert dict(row) == {"id": 1, "is_new": True, "outcome": None}
@@ -35,7 +36,8 @@ async def test_a_payload_is_enough(database: Database) -> None:
     await database.execute("SELECT mailslot.enqueue('{}')")
     row = await database.fetchrow("SELECT * FROM mailslot.jobs")
     assert row is not None
-    assert (row["queue"], row["kind"], row["priority"], row["max_attempts"], row["on_doubt"]) == ("default", "email", 1, 100, "resend")
+    expected = {"queue": "default", "kind": "email", "priority": 1, "max_attempts": 100, "on_doubt": "resend"}
+    assert {name: row[name] for name in expected} == expected
     assert row["available_at"] == row["created_at"]
     assert row["expires_at"] - row["available_at"] == timedelta(days=3)
 
@@ -107,15 +109,15 @@ async def test_the_second_of_a_race_saves_when_the_first_rolls_back(database: Da
     assert [row["id"] for row in await database.fetch("SELECT id FROM mailslot.jobs")] == [second["id"]]
 
 
-@pytest.mark.parametrize("isolation", ["repeatable_read", "serializable"])
+@pytest.mark.parametrize("isolation", ["REPEATABLE READ", "SERIALIZABLE"])
 async def test_an_older_snapshot_gets_a_serialization_failure_not_a_loop(database: Database, isolation: str) -> None:
     """The key is there but can't be seen: the application repeats its transaction, as it must in these levels anyway."""
     connection = await database.connect()
+    await connection.execute(f"BEGIN ISOLATION LEVEL {isolation}")
+    await connection.fetch("SELECT 1 FROM mailslot.jobs")
+    await database.execute(SAVE)
     with pytest.raises(asyncpg.SerializationError):
-        async with asyncio.timeout(30), connection.transaction(isolation=isolation):
-            await connection.fetch("SELECT 1 FROM mailslot.jobs")
-            await database.execute(SAVE)
-            await connection.fetchrow(SAVE)
+        await connection.fetchrow(SAVE, timeout=30)
 
 
 @pytest.mark.parametrize(

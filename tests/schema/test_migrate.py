@@ -117,7 +117,8 @@ async def test_steps_bring_an_older_database_up_in_order(database: Database, mon
     monkeypatch.setattr(resources, "steps", lambda: [FIRST, SECOND])
     assert await migrate(settings_for(database.dsn)) == Migrated(1, 3, ("0002_add_colour", "0003_add_index"))
     assert await version(database) == 3
-    assert await database.fetchval("SELECT relowner::regrole::text FROM pg_class WHERE relname = 'jobs_colour'") == "mailslot_owner"
+    owner = await database.fetchval("SELECT relowner::regrole::text FROM pg_class WHERE relname = 'jobs_colour'")
+    assert owner == "mailslot_owner"
     assert await migrate(settings_for(database.dsn)) == Migrated(3, 3, ())
 
 

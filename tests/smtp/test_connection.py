@@ -13,6 +13,7 @@ import pytest
 from daemon.core.settings import Tls
 from daemon.core.smtp import Fault, Reply, Stage
 from daemon.smtp.connection import Connection, EnvelopeReport
+from daemon.smtp.wire import Wire
 from tests.support.certificates import Authority
 from tests.support.exchange import (
     ANN,
@@ -107,6 +108,7 @@ async def test_end_inside_the_envelope_is_reported_with_its_stage(stage: Stage, 
         assert report.failure.stage in (BEFORE[stage] if ehlo is PIPELINING else {stage})
         assert not connection.reusable
         assert not connection.write_dot()
+        await server.events.wait(1, "closed")
         assert server.messages == []
 
 
@@ -327,11 +329,11 @@ async def test_answer_to_the_dot_is_what_the_relay_said(step: Any, answer: Reply
 
 @pytest.mark.parametrize("step", ["451 4.3.0 later", "554 5.7.1 no"])
 async def test_refusal_after_the_dot_leaves_the_connection_good(step: str) -> None:
-    """The next message goes through on the same connection."""
+    """The next message goes through on the same connection, after RSET."""
     async with connected({"dot": [step, "250 ok"]}) as (server, connection):
         await sent(connection)
         assert await sent(connection) == Reply(250, None, "ok")
-        assert server.connections == 1
+        assert (server.connections, len(server.events.of("command", stage="rset"))) == (1, 1)
 
 
 async def test_silence_after_the_dot_ends_with_the_limit() -> None:
@@ -433,3 +435,25 @@ async def test_quit_is_said_and_not_waited_for() -> None:
         connection.quit()
         assert not connection.alive
         await server.reached("quit")
+
+
+async def test_goodbye_inside_a_transaction_is_an_abort() -> None:
+    """A QUIT there would be a line of the message."""
+    async with connected({}) as (server, connection):
+        assert (await envelope(connection)).ready
+        connection.quit()
+        await server.events.wait(1, "closed")
+        assert server.events.of("command", stage="quit") == []
+        assert server.events.of("command", stage="body") == []
+
+
+async def test_goodbye_to_a_relay_that_reads_nothing_ends_in_time(monkeypatch: pytest.MonkeyPatch, authority: Authority) -> None:
+    """Closing an encrypted connection waits for the other side; the time limit of the goodbye ends that."""
+    gone = asyncio.Event()
+    monkeypatch.setattr(Wire, "connection_lost", lambda *_: gone.set())
+    async with ScriptedRelay({"dot": {"reply": "250 ok", "then": "stall"}}, tls=authority.server(), implicit_tls=True) as server:
+        values = {"tls": Tls.IMPLICIT, "ca_file": authority.ca_file, "quit_timeout_s": SHORT_S}
+        connection = await opened(server, **values)
+        await sent(connection)
+        connection.quit()
+        await gone.wait()

@@ -21,7 +21,7 @@ from tests.support.certificates import Authority
 from tests.support.exchange import SHORT_S, failed, opened, opening, relay_settings, sent
 from tests.support.relay import ScriptedRelay
 
-LOGIN = {"username": "maya", "password": Secret("s3cret")}
+LOGIN: dict[str, Any] = {"username": "maya", "password": Secret("s3cret")}
 CLOSE: dict[str, Any] = {"reply": None, "then": "close"}
 HANG: dict[str, Any] = {"reply": None, "then": "hang"}
 
@@ -71,6 +71,14 @@ async def test_relay_without_ehlo_is_greeted_the_old_way() -> None:
         connection.abort()
 
 
+async def test_old_greeting_is_no_way_around_what_is_required() -> None:
+    """HELO offers neither STARTTLS nor AUTH, so it isn't tried where they are needed."""
+    async with ScriptedRelay({"ehlo": "500 what?"}) as server:
+        for values in (LOGIN, {"tls": Tls.STARTTLS}):
+            assert await failed(server, **values) == Report("relay", Stage.EHLO, Reply(500, None, "what?"))
+        assert len(server.events.of("command", stage="ehlo")) == 2
+
+
 async def test_nobody_listens() -> None:
     """A refused connection is told as such."""
     with socket.socket() as unused:
@@ -115,6 +123,27 @@ async def test_connect_that_hangs_is_told_from_a_greeting_that_hangs(monkeypatch
     relay = relay_settings(25, host="mail.example.org", connect_timeout_s=5 * SHORT_S)
     report = await open_connection(relay, tls=None, ehlo_name="x.example")
     assert report == Report("relay", Stage.CONNECT, Fault.TIMEOUT)
+
+
+async def test_one_limit_covers_all_stages() -> None:
+    """Each stage in time and all of them late: the time is up."""
+    slow = {"greeting": {"reply": "220 hello", "delay_s": 0.2}, "ehlo": {"reply": "250 relay.test", "delay_s": 0.2}}
+    async with ScriptedRelay(slow) as server:
+        assert await failed(server, connect_timeout_s=0.3) == Report("relay", Stage.EHLO, Fault.TIMEOUT)
+
+
+async def test_limit_that_passes_while_the_relay_greets_is_the_greetings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow name server leaves less time for the greeting; the stage is still the right one."""
+    loop = asyncio.get_running_loop()
+    real = loop.getaddrinfo
+
+    async def slow(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - asyncio's signature
+        await asyncio.sleep(0.2)
+        return await real(*arguments, **options)
+
+    monkeypatch.setattr(loop, "getaddrinfo", slow)
+    async with ScriptedRelay({"greeting": HANG}) as server:
+        assert await failed(server, connect_timeout_s=0.3) == Report("relay", Stage.GREETING, Fault.TIMEOUT)
 
 
 async def test_cancelled_opening_leaves_no_socket() -> None:

@@ -190,6 +190,27 @@ async def test_relay_that_drops_everybody_is_not_stormed() -> None:
         assert server.connections == 1
 
 
+async def test_those_who_waited_for_the_first_open_together() -> None:
+    """One goes first; once that went well the others don't queue for their openings."""
+    async with ScriptedRelay() as server:
+        relays = relays_of(relay_at(server))
+        server.hold("greeting")
+        async with asyncio.TaskGroup() as tasks:
+            jobs = [tasks.create_task(taken(relays)) for _ in range(3)]
+            await server.events.wait(1, "connection")
+            server.hold("ehlo")
+            server.release("greeting")
+            await server.reached("ehlo")
+            assert server.connections == 1
+            server.hold("greeting")
+            server.release("ehlo")
+            await server.events.wait(3, "connection")
+            server.release("greeting")
+        for job in jobs:
+            relays.check_in(job.result())
+        relays.close()
+
+
 async def test_failed_openings_cost_no_place() -> None:
     """After fifty failures all places are there."""
     drop = {"greeting": {"reply": "220 hello", "then": "rst"}}

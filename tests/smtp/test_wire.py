@@ -215,11 +215,17 @@ async def test_dot_is_withheld_for_what_only_the_kernel_knows(line: _Line, news:
 
 
 async def test_limit_of_the_dot_counts_from_the_dot(line: _Line) -> None:
-    """Asking again doesn't give the relay more time."""
+    """Asking again doesn't give the relay more time, and what it says then is too late."""
     connection = await in_body(line)
-    assert connection.write_dot()
-    assert await connection.dot_reply(timeout_s=0.0) is Fault.TIMEOUT
     assert isinstance(line.protocol, Wire)
-    line.protocol.data_received(b"250 ok\r\n")
+    assert connection.write_dot()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(SHORT_S):
+            await connection.dot_reply()
+    async with asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(connection.dot_reply(timeout_s=SHORT_S))
+        await asyncio.sleep(0)
+        line.protocol.data_received(b"250 ok\r\n")
+    assert waiting.result() is Fault.TIMEOUT
     assert await connection.dot_reply() is Fault.TIMEOUT
     assert not connection.reusable

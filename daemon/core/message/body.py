@@ -47,8 +47,9 @@ class Part(msgspec.Struct, frozen=True):
 
 def normalised(text: str) -> str:
     """Return a text in which every line, also the last, ends in CRLF and nothing else is a CR or LF."""
-    lines = text.replace("\r\n", "\n").replace("\r", "\n")
-    return (lines if lines.endswith("\n") else lines + "\n").replace("\n", "\r\n")
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    return (text if text.endswith("\n") else text + "\n").replace("\n", "\r\n")
 
 
 def text_part(text: str, subtype: str) -> Part:
@@ -115,9 +116,14 @@ def _transfer(data: bytes) -> tuple[str, bytes]:
         outside = len(data) - len(data.translate(None, _NON_ASCII))
         if outside * _BASE64_FROM > len(data):
             return "base64", _base64(data)
-    elif b"=_" not in data and b" \r" not in data and b"\t\r" not in data and max(map(len, data.split(b"\r\n"))) <= _LINE:
+    elif not _is_changed_by_readers(data) and max(map(len, data.split(b"\r\n"))) <= _LINE:
         return "7bit", data
     return "quoted-printable", binascii.b2a_qp(data)
+
+
+def _is_changed_by_readers(data: bytes) -> bool:
+    """Tell whether blanks at the end of a line could be lost, or a boundary be found. One octet is sought before two: it's faster."""
+    return (b"=" in data and b"=_" in data) or b" \r" in data or (b"\t" in data and b"\t\r" in data)
 
 
 def _base64(data: bytes) -> bytes:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from email.utils import format_datetime
 from functools import lru_cache
 from uuid import UUID
 
@@ -95,7 +94,7 @@ def _message(draft: Draft, uid: UUID, created_at: datetime, defaults: settings.M
     root = _root(draft, uid)
 
     fields = _Fields()
-    fields.add_own("Date", format_datetime(created_at.astimezone(UTC)))
+    fields.add_own("Date", header.date(created_at.astimezone(UTC)))
     fields.add_mailboxes("From", (sender,))
     _add_recipients(fields, draft)
     fields.add_mailboxes("Reply-To", draft.reply_to)

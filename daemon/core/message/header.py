@@ -17,6 +17,7 @@ from __future__ import annotations
 import binascii
 import re
 from collections.abc import Sequence
+from datetime import datetime
 from urllib.parse import quote
 
 from daemon.core.message.address import Mailbox
@@ -41,6 +42,15 @@ _Q_SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012345
 _Q = tuple(chr(octet) if octet in _Q_SAFE else "_" if octet == ord(" ") else f"={octet:02X}" for octet in range(256))
 _FILE_NAME = re.compile(r"[A-Za-z0-9!#$&()+,.@^_{}~-]+(?: [A-Za-z0-9!#$&()+,.@^_{}~-]+)*")
 _ATTRIBUTE_SAFE = "!#$&+-.^_~"
+_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+
+def date(instant: datetime) -> str:
+    """Return an instant in UTC as RFC 5322 section 3.3 writes it, whatever the locale."""
+    day, month = _DAYS[instant.weekday()], _MONTHS[instant.month - 1]
+    time = f"{instant.hour:02}:{instant.minute:02}:{instant.second:02}"
+    return f"{day}, {instant.day:02} {month} {instant.year:04} {time} +0000"
 
 
 def text(name: str, value: str) -> str:

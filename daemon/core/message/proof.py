@@ -3,10 +3,8 @@
 Every mail is proven before it may be sent; the question is asked of the bytes, not of the code that made them.
 
 - **wire**: line ends are CRLF and nothing else, no line is over 998 octets, no NUL, and ASCII only unless SMTPUTF8 is needed.
-- **brief proof**, for one plain text and header fields of printable ASCII without `=?`, where every reader of mail
-  reads the same: a reader of a few lines, which shares nothing with the writer, unfolds the fields, splits the mailboxes, decodes
-  the body, and compares all of it with what was asked. It is a reader of our own and no second opinion; what it can't prove
-  goes on to the full proof, so it never refuses a mail.
+- **brief proof**, for the common mail that every reader reads the same: a reader of a few lines (`brief`) reads it to the last
+  octet. What it can't read goes on to the full proof, so it never refuses a mail.
 - **full proof**, for all else: both parsers of the standard library, the modern and the legacy one, must find the same header
   names in the same order, the same texts, mailboxes, parts, file names and octets. Bodies over 64 kB are decoded and compared
   here, and the parsers get the mail with only the first lines of them (no boundary of ours can occur inside a body).
@@ -17,7 +15,6 @@ known; each such place says so.
 
 from __future__ import annotations
 
-import binascii
 import re
 from collections.abc import Callable, Iterator, Sequence
 from email import message_from_string, policy
@@ -32,17 +29,13 @@ from msgspec.structs import replace
 
 from daemon.core.message.address import Mailbox
 from daemon.core.message.body import Part
-
-Value = str | tuple[Mailbox, ...]
-"""A field's text, or its mailboxes; both decoded."""
+from daemon.core.message.brief import Value, decoded, is_read
 
 _LINE_MAX = 998
 _LARGE = 65_536
 _KEPT = 4_096
 _MIME_FIELDS = ("MIME-Version", "Content-Type", "Content-Transfer-Encoding")
-_BRIEF_MIME = "MIME-Version: 1.0\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Transfer-Encoding: "
 _FOLD = re.compile(r"\r\n(?=[ \t])")
-_MAILBOX = re.compile(r"(?:(?P<name>[A-Za-z0-9 !#$%&'*+/=?^_`{|}~-]+) <(?P<boxed>[^<>, ]+)>|(?P<bare>[^<>, ]+))")
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -59,7 +52,7 @@ def mismatch(content: bytes, asked: Asked) -> str:
     """Return the name of the first thing that the mail says differently; empty when it says what was asked."""
     if fault := _wire_fault(content, asked):
         return fault
-    if _is_briefly_proven(content, asked):
+    if is_read(content, asked.fields, asked.root):
         return ""
     return _full_fault(content, asked)
 
@@ -70,48 +63,19 @@ def _wire_fault(content: bytes, asked: Asked) -> str:
         return "line ends"
     if b"\0" in content or content.isascii() != asked.is_ascii:
         return "octets"
-    if max(map(len, content.split(b"\r\n"))) > _LINE_MAX:
-        return "line length"
+    start, end = 0, len(content)
+    while start < end:
+        # To the last line end that a line from here may have: every line before it is shorter still.
+        start = content.rfind(b"\r\n", start, start + _LINE_MAX + 2) + 2
+        if start < 2:  # rfind found none
+            return "line length"
     return ""
-
-
-def _is_briefly_proven(content: bytes, asked: Asked) -> bool:
-    head, _, body = content.partition(b"\r\n\r\n")
-    if asked.root.content_type != "text/plain" or b"=?" in head or not head.isascii():
-        return False
-    fields, _, encoding = head.decode("ascii").partition(_BRIEF_MIME)
-    lines = fields.replace("\r\n ", " ").split("\r\n")
-    if lines.pop() or len(lines) != len(asked.fields) or not "".join(lines).isprintable():
-        return False
-    for line, (name, value) in zip(lines, asked.fields, strict=True):
-        if not (line == f"{name}: {value}" if isinstance(value, str) else _names(line, name, value)):
-            return False
-    return _decoded(encoding, body) == asked.root.data
-
-
-def _names(line: str, name: str, value: tuple[Mailbox, ...]) -> bool:
-    found, _, written = line.partition(": ")
-    boxes = written.split(", ")
-    return found == name and len(boxes) == len(value) and all(map(_is_mailbox, boxes, value))
-
-
-def _is_mailbox(written: str, box: Mailbox) -> bool:
-    found = _MAILBOX.fullmatch(written)
-    return found is not None and (found["name"] or "", found["boxed"] or found["bare"]) == (box.name, box.address)
-
-
-def _decoded(encoding: str, body: bytes) -> bytes | None:
-    if encoding == "7bit":
-        return body
-    if encoding == "quoted-printable":
-        return binascii.a2b_qp(body)
-    return binascii.a2b_base64(body) if encoding == "base64" else None
 
 
 def _full_fault(content: bytes, asked: Asked) -> str:
     parts = list(_walk(asked.root))
     for index, part in enumerate(parts):
-        if len(part.body) > _LARGE and not part.children and _decoded(part.encoding, part.body) == part.data:
+        if len(part.body) > _LARGE and not part.children and decoded(part.encoding, part.body) == part.data:
             parts[index] = shorter = _abridged(part)
             content = content.replace(part.body, shorter.body, 1)
     text = content.decode()
@@ -136,7 +100,7 @@ def _abridged(part: Part) -> Part:
         return part
     lines = part.body[: part.body.find(b"\r\n", _KEPT)]
     body = lines.removesuffix(b"=")
-    return replace(part, body=body, data=_decoded(part.encoding, body))
+    return replace(part, body=body, data=decoded(part.encoding, body))
 
 
 def _fault_of(mail: Parsed, asked: Asked, parts: Sequence[Part], read: Callable[[object, Value], Value]) -> str:
