@@ -24,8 +24,10 @@
 -- The fence: every statement of a holder names (id, lease_token).  A token is a fresh random uuid for each claim; neither a
 -- counter nor an owner's name would do, for ids and counters repeat after a failover and a name is shared by slots.
 --
--- One partial index serves claim and sweep.  No index covers a column that a claim, an extension or a mark changes, and half
--- of each page is left free: these updates stay on their page (HOT) and touch no index.
+-- One partial index serves claim and sweep.  No index covers a column that a claim, an extension or a mark changes, and more
+-- than half of each page is left free (a leased row is some 70 bytes longer than a ready one): these updates stay on their page
+-- (HOT) and touch no index.  What looks for unfinished jobs in order says completed_at IS NULL, as the index does; what comes by
+-- id says outcome IS NULL, which means the same and can't tempt the planner into reading that index from end to end.
 
 -- Roles belong to the whole server, so they may be there already.  None can log in: grant them to your own.
 DO $$
@@ -84,6 +86,7 @@ CREATE TABLE mailslot.jobs (
     priority         smallint NOT NULL DEFAULT 1 CHECK (priority BETWEEN 0 AND 3),   -- 0 urgent .. 3 bulk
     payload          jsonb NOT NULL CHECK (pg_column_size(payload) <= 67108864),     -- 64 MiB
     idempotency_key  text CHECK (length(idempotency_key) BETWEEN 1 AND 500),
+    relay_wanted     text CHECK (relay_wanted ~ '^[A-Za-z0-9_.:-]{1,100}$'),         -- by this relay only; null: as the queue's
     traceparent      text CHECK (traceparent ~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'),
     created_at       timestamptz NOT NULL DEFAULT now(),
     -- when; bounded, so that no interval overflows and every driver can hold the value
@@ -118,7 +121,7 @@ CREATE TABLE mailslot.jobs (
     -- what was once in doubt is never called unsent, unless a person says so
     CHECK (outcome NOT IN ('dead', 'cancelled') OR doubts = 0 OR coalesce(reason = 'resolved_not_sent', false))
 ) WITH (
-    fillfactor = 50,
+    fillfactor = 45,
     autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000,
     autovacuum_analyze_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0
 );
@@ -126,7 +129,8 @@ CREATE INDEX jobs_unfinished ON mailslot.jobs (queue, priority, available_at, id
 CREATE UNIQUE INDEX jobs_idempotency ON mailslot.jobs (queue, idempotency_key) WHERE idempotency_key IS NOT NULL;
 
 -- The ledger: one row for each lease that did not finish its job, and the evidence of a 2xx that came too late to be recorded.
--- accepted beats everything: once it is set no later write clears it.
+-- accepted beats everything: once it is set no later write clears it,
+-- only a person does (`jobs retry --again`).
 CREATE TABLE mailslot.attempts (
     job_id      bigint NOT NULL REFERENCES mailslot.jobs (id) ON DELETE CASCADE,
     lease_token uuid NOT NULL,
@@ -142,6 +146,15 @@ CREATE TABLE mailslot.attempts (
     accepted    text[],                                          -- recipients whose message a relay answered 2xx for
     PRIMARY KEY (job_id, lease_token)
 );
+
+-- What is left of each relay's rate: a bucket of tokens that all workers take from before they claim.  A relay without a limit has
+-- no row.  `taken` is the answer of the last statement, which could not return it otherwise.
+CREATE TABLE mailslot.rates (
+    relay     text PRIMARY KEY CHECK (length(relay) BETWEEN 1 AND 100),
+    tokens    double precision NOT NULL CHECK (tokens >= 0),
+    filled_at timestamptz NOT NULL,
+    taken     double precision NOT NULL CHECK (taken >= 0)
+) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
 CREATE TABLE mailslot.workers (                                  -- for people, and for the look for absent owners
     session_key bigint PRIMARY KEY,
@@ -222,7 +235,8 @@ CREATE FUNCTION mailslot.enqueue(
     on_doubt text DEFAULT 'resend',
     kind text DEFAULT 'email',
     max_attempts integer DEFAULT 100,
-    traceparent text DEFAULT NULL
+    traceparent text DEFAULT NULL,
+    relay text DEFAULT NULL                                      -- null: any relay that serves the queue
 ) RETURNS TABLE (id bigint, is_new boolean, outcome text)
     LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -231,10 +245,10 @@ BEGIN
     LOOP
         RETURN QUERY
         INSERT INTO mailslot.jobs AS job (payload, queue, idempotency_key, available_at, expires_at, priority, on_doubt, kind,
-                                          max_attempts, traceparent)
+                                          max_attempts, traceparent, relay_wanted)
         VALUES (enqueue.payload, enqueue.queue, enqueue.idempotency_key, coalesce(enqueue.available_at, now()),
                 coalesce(enqueue.expires_at, coalesce(enqueue.available_at, now()) + interval '3 days'),
-                enqueue.priority, enqueue.on_doubt, enqueue.kind, enqueue.max_attempts, enqueue.traceparent)
+                enqueue.priority, enqueue.on_doubt, enqueue.kind, enqueue.max_attempts, enqueue.traceparent, enqueue.relay)
         ON CONFLICT (queue, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
         RETURNING job.id, true, job.outcome;
         IF FOUND THEN RETURN; END IF;
@@ -294,8 +308,9 @@ GRANT EXECUTE ON FUNCTION mailslot.enqueue, mailslot.cancel TO mailslot_producer
 
 -- A worker may move a job along, never change what is to be sent, to whom, or until when.
 GRANT EXECUTE ON FUNCTION mailslot.ending, mailslot.holds_assumed, mailslot.settle, mailslot.commit_durably TO mailslot_worker, mailslot_operator;
-GRANT SELECT ON mailslot.meta, mailslot.settings, mailslot.queues, mailslot.jobs, mailslot.attempts, mailslot.workers
+GRANT SELECT ON mailslot.meta, mailslot.settings, mailslot.queues, mailslot.jobs, mailslot.attempts, mailslot.workers, mailslot.rates
     TO mailslot_worker;
+GRANT INSERT, UPDATE ON mailslot.rates TO mailslot_worker;
 GRANT UPDATE (available_at, completed_at, attempt, crashes, doubts, lease_token, lease_owner, leased_at, lease_expires_at,
               marked_at, cancel_requested_at, outcome, assumed, reason, relay, reply, recipients)
     ON mailslot.jobs TO mailslot_worker, mailslot_operator;

@@ -18,10 +18,13 @@ from typing import Any
 
 import structlog
 
-from daemon import __version__, boot, handlers, logs
+from daemon import __version__, boot, dkim, handlers, logs
+from daemon.allowance import Allowances
 from daemon.attempt import MailAttempt, Means
 from daemon.batch import Batch
 from daemon.claimer import Claimer
+from daemon.composer import Composer
+from daemon.core.rules import table
 from daemon.core.settings import Settings
 from daemon.drain import RECORD_S, Drain
 from daemon.heartbeat import Heartbeat
@@ -34,6 +37,7 @@ from daemon.slots import Held
 from daemon.smtp.relays import Relays
 from daemon.store import Store
 from daemon.sweeper import Sweeper
+from daemon.templates import Library
 from daemon.watch import Watch, give_up_on_relays
 
 DRAINED, UNAVAILABLE, UNFINISHED = 0, 69, 75
@@ -60,6 +64,7 @@ async def _run(settings: Settings, functions: dict[str, handlers.Function], *, o
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, worker.drain.request)
+    loop.add_signal_handler(signal.SIGHUP, worker.library.reload)
     try:
         await worker.store.open()
         return await worker.serve() if await worker.boot() else DRAINED
@@ -88,13 +93,16 @@ class Worker:
         self.store = Store(settings, self.identity.owner, ports)
         self.held = Held(settings.worker.concurrency)
         self.heartbeat = Heartbeat(settings, self.held, self.store, ports)
-        self.relays = Relays(settings.relay, boottime_s=ports.boottime_s, chance=ports.number)
+        rules = table(settings.rule, settings.retry)
+        self.relays = Relays(settings.relay, boottime_s=ports.boottime_s, chance=ports.number, rules=rules)
         self.claimer = Claimer(
             settings,
             self.store,
             ports,
             may_claim=lambda: self.heartbeat.healthy,
-            kinds_without=lambda: () if self.relays.usable else ("email",),
+            allowances=Allowances(
+                self.relays, settings.worker.queues, self.store.take, ports.boottime_s, mail_only=not functions
+            ),
             once=once,
         )
         self.drain = Drain(settings.worker, self.held, self.claimer, self.notifier)
@@ -109,7 +117,9 @@ class Worker:
         )
         self.session = Session(settings, self.identity, on_wake=self.claimer.wake, on_lost=self.heartbeat.hurry)
         self.watch = Watch(settings, self.claimer, self.heartbeat, self.held, ports)
-        self.means = Means(settings, self.relays, self.marks.ask, lambda: self.recorder.sick, ports)
+        self.library = Library(settings.templates.dir)
+        composer = Composer(settings.mail, self.library, dkim.load(settings.dkim, os.environ))
+        self.means = Means(settings, self.relays, self.marks.ask, self.store.payload, composer, lambda: self.recorder.sick, ports)
         self.attempts: dict[str, handlers.Attempt] = {
             "email": MailAttempt(self.means),
             **{kind: handlers.FunctionAttempt(self.means, function) for kind, function in functions.items()},
@@ -140,6 +150,10 @@ class Worker:
         )
         self.notifier.ready("working")
 
+    @property
+    def _served(self) -> bool:
+        return all(self.relays.way(queue) for queue in self.settings.worker.queues)
+
     async def serve(self) -> int:
         """Work until drained; returns the exit code. The heartbeat is stopped last."""
         async with asyncio.TaskGroup() as tasks:
@@ -151,12 +165,13 @@ class Worker:
                     self.recorder.run(),
                     self.sweeper.run(),
                     self.relays.run(),
+                    self.library.run(),
                     self.watch.run(self.notifier),
                     self.heartbeat.run(self.session),
                 )
             ]
             impatience = tasks.create_task(
-                give_up_on_relays(lambda: self.relays.usable or not self.once, self.drain.request, self.ports)
+                give_up_on_relays(lambda: not self.once or self._served, self.drain.request, self.ports)
             )
             slots = {
                 tasks.create_task(Slot(self.means, self.held, self.claimer, self.recorder, self.attempts).run())

@@ -28,7 +28,7 @@ import structlog
 
 from daemon.core.errors import StoreRefused, StoreUnavailable
 from daemon.core.job import Job
-from daemon.core.message import Message, Unbuildable, compose
+from daemon.core.message import Message, Unbuildable
 from daemon.core.outcome import (
     RELEASED_S,
     Answer,
@@ -46,18 +46,21 @@ from daemon.core.outcome import (
     standing,
 )
 from daemon.core.retry import backoff_s
+from daemon.core.rules import table
 from daemon.core.settings import Settings
 from daemon.core.smtp import Report, Stage
 from daemon.core.trust import TrustWindow
 from daemon.core.verdicts import Decision, Verdict, decide, stale
 from daemon.ports import Ports
-from daemon.slots import DRAINING, Lease
+from daemon.slots import DRAINING, LOST, Lease
 from daemon.smtp.connection import Connection
 from daemon.smtp.relays import Relays
 from daemon.store import Marked, MarkRequest
 
-LARGE_BYTES = 262_144
-"""Payloads from here on take tens of milliseconds to compose and prove."""
+RELAY_UNKNOWN_S = 60.0
+"""How long a job waits that asks for a relay which doesn't serve its queue here; another worker's configuration may have it."""
+PAYLOAD_UNREAD_S = 30.0
+"""How long a job rests whose payload couldn't be fetched in time."""
 BUSY_PAUSE_S = 0.05
 """Between two questions for a mark while another transaction holds the row."""
 
@@ -115,6 +118,8 @@ class Means:
     settings: Settings
     relays: Relays
     mark: Callable[[MarkRequest], Awaitable[Marked]]
+    payload: Callable[[Job], Awaitable[str | None]]
+    compose: Callable[[Job, str], Awaitable[Message | Unbuildable]]
     recorder_sick: Callable[[], bool]
     ports: Ports
 
@@ -129,6 +134,7 @@ class Ready:
     """Everything but the dot is with the relay, and the mark said go; `refused` are those that RCPT turned away."""
 
     connection: Connection
+    entries: Entries
     refused: Mapping[str, Answer]
 
 
@@ -145,37 +151,38 @@ class MailAttempt:
 
     def __init__(self, means: Means) -> None:
         self._means = means
+        self._rules = table(means.settings.rule, means.settings.retry)
 
     async def __call__(self, lease: Lease) -> Conclusion:
         """Try once to send the job. Cancelling is safe before the dot; past it the answer would be lost, so nobody does."""
+        try:
+            async with Interruptible(lease, self._means.ports.boottime_s):
+                ready = await self._prepared(lease)
+        except TimeoutError:
+            return Release(lease.given_up or "lease_untrusted", 0.0 if lease.given_up == DRAINING else RELEASED_S)
+        return await self._dot(lease, ready) if isinstance(ready, Ready) else ready
+
+    async def _prepared(self, lease: Lease) -> Ready | Conclusion:
         job = lease.job
-        if job.payload is None:
-            return given_up(job, known(job), "dead", "payload_too_large", f"{job.payload_bytes} bytes")
-        message = await self._composed(job, job.payload)
+        payload = await payload_of(job, self._means)
+        if not isinstance(payload, str):
+            return payload
+        message = await self._means.compose(job, payload)
         if isinstance(message, Unbuildable):
             return given_up(job, known(job), "dead", message.reason, str(message))
         entries = standing(job, message.recipients)
         if not remaining(entries):
             return given_up(job, entries, "dead", "nobody_remains")
-        try:
-            async with Interruptible(lease, self._means.ports.boottime_s):
-                ready = await self._up_to_the_dot(lease, message, entries)
-        except TimeoutError:
-            return Release(lease.given_up or "lease_untrusted", 0.0 if lease.given_up == DRAINING else RELEASED_S)
-        if not isinstance(ready, Ready):
-            return ready
-        return await self._dot(lease, ready, entries)
-
-    async def _composed(self, job: Job, payload: str) -> Message | Unbuildable:
-        """Compose the message; a large one in a thread, for the loop must keep coming round."""
-        build = partial(compose, payload, uid=job.uid, created_at=job.created_at, defaults=self._means.settings.mail)
-        return build() if job.payload_bytes < LARGE_BYTES else await asyncio.to_thread(build)
+        return await self._up_to_the_dot(lease, message, entries)
 
     async def _up_to_the_dot(self, lease: Lease, message: Message, entries: dict[str, Entry]) -> Ready | Conclusion:
-        relays = self._means.relays
+        relays, job = self._means.relays, lease.job
+        if job.relay_wanted is not None and job.relay_wanted not in (serving := relays.serving(job.queue)):
+            log.error("relay.unknown", job_id=job.id, queue=job.queue, relay=job.relay_wanted, known=sorted(serving))
+            return Release("relay_unknown", RELAY_UNKNOWN_S, job.relay_wanted)
         while True:
             lease.stage = Stage.CONNECT
-            connection = await relays.check_out()
+            connection = await relays.check_out(job.queue, job.relay_wanted, lease.permit)
             if isinstance(connection, Report):
                 return self._conclude(lease, entries, connection, {})
             try:
@@ -219,7 +226,7 @@ class MailAttempt:
         early = await connection.drained()
         if early is not None:
             return Ended(connection.report(early), refused)
-        return Ready(connection, refused)
+        return Ready(connection, entries, refused)
 
     async def _mark(
         self, lease: Lease, entries: dict[str, Entry], refused: Mapping[str, Answer], sending: tuple[str, ...]
@@ -228,7 +235,7 @@ class MailAttempt:
         request = MarkRequest(lease.job, marked(lease.job, entries, refused, sending), sending)
         return instead_of_go(lease, entries, await ask_mark(lease, self._means, request))
 
-    async def _dot(self, lease: Lease, ready: Ready, entries: dict[str, Entry]) -> Conclusion:
+    async def _dot(self, lease: Lease, ready: Ready) -> Conclusion:
         means, connection = self._means, ready.connection
         reason = forbidden(lease, means.ports.boottime_s, sick=means.recorder_sick())
         if reason is not None or not connection.write_dot():
@@ -238,12 +245,12 @@ class MailAttempt:
         lease.hang_up = connection.abort
         report = connection.report(await connection.dot_reply())
         lease.hang_up = None
-        return self._conclude(lease, entries, report, ready.refused, connection)
+        return self._conclude(lease, ready.entries, report, ready.refused, connection)
 
     def _conclude(
         self,
         lease: Lease,
-        entries: dict[str, Entry],
+        entries: Entries,
         report: Report,
         refused: Mapping[str, Answer],
         connection: Connection | None = None,
@@ -267,7 +274,22 @@ class MailAttempt:
         )
 
     def _decide(self, report: Report) -> Decision:
-        return decide(report, configured_sender=bool(self._means.settings.mail.envelope_from))
+        return decide(report, configured_sender=bool(self._means.settings.mail.envelope_from), rules=self._rules)
+
+
+async def payload_of(job: Job, means: Means) -> str | Conclusion:
+    """Return the payload, fetched on its own if it was too large to travel with the claim; or why there is none.
+
+    One slow or enormous row costs its own slot only: a claim that had to carry it would time out for everybody.
+    """
+    if job.payload_bytes > means.settings.mail.max_payload_bytes:
+        return given_up(job, known(job), "dead", "payload_too_large", f"{job.payload_bytes} bytes")
+    if job.payload is not None:
+        return job.payload
+    try:
+        return await means.payload(job) or Release(LOST)
+    except (StoreUnavailable, StoreRefused):
+        return Release("payload_unread", PAYLOAD_UNREAD_S)
 
 
 async def ask_mark(lease: Lease, means: Means, request: MarkRequest) -> Marked | Release:
@@ -303,4 +325,4 @@ def instead_of_go(lease: Lease, entries: Entries, decision: Marked | Release) ->
         case "expired":
             return given_up(lease.job, entries, "dead", "expired")
         case _:
-            return Release("lease_lost")
+            return Release(LOST)

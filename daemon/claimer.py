@@ -15,18 +15,20 @@ slots are let run dry. Then it runs alone, so that the next crash blames one job
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from uuid import UUID
 
 import structlog
 
+from daemon.allowance import Allowance, Allowances
 from daemon.core.errors import StoreRefused, StoreUnavailable
 from daemon.core.job import Job
+from daemon.core.rate import Permit
 from daemon.core.retry import reconnect_s
 from daemon.core.settings import Settings
 from daemon.ports import Ports
-from daemon.store import PRIORITIES, Level, Store
+from daemon.store import NOTHING_CLOSED, PRIORITIES, Level, Store
 
 SUSPECT_PATIENCE_S = 60.0
 ABANDONED_TWICE_S = 2.0
@@ -41,6 +43,8 @@ class Claimed:
 
     job: Job
     asked_mono: float
+    permit: Permit | None = None
+    """What lets its mail begin at a relay with a rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,7 @@ class Unanswered:
 class Claimer:
     """The slots that wait, the cursors, and the loop that claims.
 
-    `may_claim` is asked before every claim (the heartbeat must be healthy); `kinds_without` names the kinds whose means are away.
+    `may_claim` is asked before every claim (the heartbeat must be healthy), and then `allowances`: how many, and who has to wait.
     """
 
     def __init__(
@@ -66,14 +70,15 @@ class Claimer:
         ports: Ports,
         *,
         may_claim: Callable[[], bool],
-        kinds_without: Callable[[], Sequence[str]],
+        allowances: Allowances,
         once: bool = False,
     ) -> None:
         self._settings = settings
         self._store = store
         self._ports = ports
         self._may_claim = may_claim
-        self._kinds_without = kinds_without
+        self._allowances = allowances
+        self._allowed = Allowance(0, NOTHING_CLOSED, ())
         self._once = once
         self._waiting: list[asyncio.Future[Claimed | None]] = []
         self._woken = asyncio.Event()
@@ -131,6 +136,8 @@ class Claimer:
                 await self._give_back()
                 if await self._round():
                     pause_s = 0.0
+                elif self._waiting and self._allowed.wait_s is not None:
+                    pause_s = min(pause_s, self._allowed.wait_s)
                 self._failures = 0
             except (StoreUnavailable, StoreRefused) as error:
                 self._failures += 1
@@ -166,16 +173,21 @@ class Claimer:
                 await self._claim_suspect()
             return False
         full = self._rescan or self._ports.boottime_s() - self._full_mono >= self._settings.worker.rescan_interval_s
-        wanted = len(self._waiting)
+        wanted = 1 if self._failures else len(self._waiting)  # what was too much for one answer comes one by one
         claimed = await self._claim(wanted, full=full, suspects=False)
-        if claimed == wanted:
+        if claimed and claimed == self._allowed.count:
             return bool(self._waiting)
-        if not full:
+        if not full and self._allowed.count:
             self._rescan = True
             return True
-        if claimed == 0 and self._idle and not await self._claim_suspect() and self._once and not self._kinds_without():
+        if claimed == 0 and self._idle and not await self._claim_suspect() and self._once and self._nothing_waits:
             self.stop()
         return False
+
+    @property
+    def _nothing_waits(self) -> bool:
+        """Whether the last claim left out nobody for want of a relay or of tokens."""
+        return not self._allowed.closed.queues and self._allowed.wait_s is None
 
     def _suspects_turn(self) -> bool:
         since = self._suspect_since_mono
@@ -187,20 +199,27 @@ class Claimer:
         return self._solo
 
     async def _claim(self, wanted: int, *, full: bool, suspects: bool) -> int:
-        levels = self._levels(full=full)
-        tokens = tuple(self._ports.token() for _ in range(wanted))
+        before, self._allowed = self._allowed, await self._allowances.allow(wanted)
+        allowed = self._allowed
+        if set(before.closed.queues) - set(allowed.closed.queues) or set(before.closed.relays) - set(allowed.closed.relays):
+            full = True  # what had to wait lies behind the cursors
+        levels = tuple(level for level in self._levels(full=full) if level.queue in allowed.queues)
+        if not allowed.count:
+            return 0
+        tokens = tuple(self._ports.token() for _ in range(allowed.count))
         if full and not suspects:
             self._rescan = False
             self._full_mono = self._ports.boottime_s()
         asked_mono = self._ports.boottime_s()
         try:
-            jobs = await self._store.claim(levels, tokens, suspects=suspects, without=self._kinds_without())
+            jobs = await self._store.claim(levels, tokens, suspects=suspects, closed=allowed.closed)
         except BaseException:
             self._unanswered.append(Unanswered(levels, tokens, asked_mono, last=False))
             raise
         for job in jobs:
             self._cursors[job.queue, job.priority] = Level(job.queue, job.priority, job.available_at, job.id)
-            self._hand_out(Claimed(job, asked_mono))
+            self._hand_out(Claimed(job, asked_mono, allowed.permit(job)))
+        await self._allowances.settle(allowed, len(jobs))
         return len(jobs)
 
     def _hand_out(self, claimed: Claimed) -> None:

@@ -40,6 +40,9 @@ FLAGS: Mapping[str, tuple[str, Key]] = {
     "log_format": ("--log-format", ("log", "format")),
 }
 
+PATHS: frozenset[Key] = frozenset({("templates", "dir"), ("dkim", "private_key_file")})
+"""Keys that hold a path; a relative one is relative to the file in which it stands."""
+
 _TABLES: Mapping[str, type] = {"relay": Relay, "rule": Rule}
 """What one entry of each list of tables is."""
 _SECTIONS: Mapping[str, type] = {field.name: field.type for field in fields(Settings)}
@@ -82,6 +85,9 @@ def load(
         credentials.give_way(given, layer, problems)
         given |= layer
     credentials.resolve(given, environ, problems, warn, sends=sends)
+    for key in PATHS & given.keys():
+        if given[key].value and isinstance(given[key].value, str):
+            given[key] = given[key]._replace(value=str(given[key].folder / str(given[key].value)))
     settings = _settings(given, problems)
     broken = {problem.path for problem in problems}
     if str(chosen) not in broken:

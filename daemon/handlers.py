@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
-from daemon.attempt import Interruptible, Means, ask_mark, forbidden, instead_of_go
+from daemon.attempt import Interruptible, Means, ask_mark, forbidden, instead_of_go, payload_of
 from daemon.core.errors import ConfigError
 from daemon.core.outcome import (
     EVERYBODY,
@@ -29,8 +29,6 @@ from daemon.core.outcome import (
     Conclusion,
     Exchange,
     Release,
-    given_up,
-    known,
     remaining,
     settle,
     standing,
@@ -124,9 +122,10 @@ class FunctionAttempt:
     async def __call__(self, lease: Lease) -> Conclusion:
         """Run the function once under the lease."""
         job = lease.job
-        if job.payload is None:
-            return given_up(job, known(job), "dead", "payload_too_large", f"{job.payload_bytes} bytes")
-        handed = HandedJob(lease, json.loads(job.payload), self._fence)
+        payload = await payload_of(job, self._means)
+        if not isinstance(payload, str):
+            return payload
+        handed = HandedJob(lease, json.loads(payload), self._fence)
         lease.stage = Stage.BODY
         scope = Interruptible(lease, self._means.ports.boottime_s)
         try:

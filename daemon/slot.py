@@ -44,7 +44,7 @@ class Slot:
 
     async def _work(self, claimed: Claimed) -> None:
         job = claimed.job
-        lease = Lease(job, self._means.trust.until(claimed.asked_mono))
+        lease = Lease(job, self._means.trust.until(claimed.asked_mono), claimed.permit)
         self._held.take(lease)
         log.debug("job.claimed", job_id=job.id, job_kind=job.kind, queue=job.queue, attempt=job.attempt, takeover=job.taken_over)
         try:

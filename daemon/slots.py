@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from math import inf
 
 from daemon.core.job import Job
+from daemon.core.rate import Permit
 from daemon.core.smtp import Stage
 
 DRAINING = "draining"
@@ -29,13 +30,16 @@ class Lease:
         "hang_up",
         "job",
         "marked",
+        "permit",
         "rearm",
         "recording",
         "stage",
     )
 
-    def __init__(self, job: Job, trusted_mono: float) -> None:
+    def __init__(self, job: Job, trusted_mono: float, permit: Permit | None = None) -> None:
         self.job = job
+        self.permit = permit
+        """What lets its message begin at a relay with a rate."""
         self.stage = Stage.BUILD
         self.given_up: str | None = None
         """Why the slot must stop, if it must: DRAINING or LOST."""

@@ -22,6 +22,7 @@ import asyncpg
 from daemon.core.errors import StoreUnavailable
 from daemon.core.job import Job
 from daemon.core.outcome import Record, Release
+from daemon.core.rate import Rate
 from daemon.core.settings import Settings
 from daemon.database import READ_ONLY, Connection, connect, statement, translated
 from daemon.ports import Ports
@@ -31,6 +32,9 @@ FIRST = datetime.min.replace(tzinfo=UTC)
 SWEEP_WINDOW = 5_000
 """Rows that a sweep looks at in each level: leased rows lie at the front of the index; 8 ms at a million unfinished jobs."""
 SWEEP_LIMIT = 500
+INLINE_BYTES = 262_144
+"""Payloads up to here travel with the claim; larger ones are fetched by their slot, so that a claim stays short."""
+PAYLOAD_TIMEOUT_S = 60.0
 RELEASE_TIMEOUT_S = 2.0
 IDLE_S = 60.0
 """A pooled connection that nobody needed for so long is closed."""
@@ -44,6 +48,35 @@ class Level:
     priority: int
     after_at: datetime = FIRST
     after_id: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """Whose mail a claim leaves alone: that of these queues, and that which asks for one of these relays."""
+
+    queues: tuple[str, ...] = ()
+    relays: tuple[str, ...] = ()
+
+
+NOTHING_CLOSED = Closed()
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Asks for tokens of one relay's bucket, or (less than 0) puts some back."""
+
+    relay: str
+    rate: Rate
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a bucket gave, and the seconds until it has another token."""
+
+    relay: str
+    taken: int
+    wait_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,13 +209,13 @@ class Store:
         return [row["queue"] for row in await self._fetch("queues")]
 
     async def claim(
-        self, levels: Sequence[Level], tokens: Sequence[UUID], *, suspects: bool, without: Sequence[str]
+        self, levels: Sequence[Level], tokens: Sequence[UUID], *, suspects: bool, closed: Closed = NOTHING_CLOSED
     ) -> list[Job]:
         """Claim at most as many due jobs as there are tokens, in the levels' order; see `sql/claim.sql`.
 
-        `without` names kinds to leave alone. Returns the jobs, none when nothing is due.
+        Returns the jobs, none when nothing is due.
         """
-        lease, mail = self._settings.lease, self._settings.mail
+        lease = self._settings.lease
         rows = await self._fetch(
             "claim",
             *_columns(levels),
@@ -193,11 +226,31 @@ class Store:
             self.may_take_over,
             lease.takeover_grace_s,
             suspects,
-            list(without),
-            mail.max_payload_bytes,
+            closed.queues,
+            INLINE_BYTES,
             lease.max_crashes,
+            closed.relays,
         )
         return [Job(**row) for row in rows]
+
+    async def take(self, wishes: Sequence[Wish]) -> list[Taken]:
+        """Take tokens from the relays' buckets, or put some back; one answer for each wish, in no order. Never waits for tokens.
+
+        Cancelling may lose the tokens; nobody gets more than there were.
+        """
+        rows = await self._fetch(
+            "take",
+            [wish.relay for wish in wishes],
+            [wish.rate.per_s for wish in wishes],
+            [wish.rate.capacity for wish in wishes],
+            [wish.tokens for wish in wishes],
+        )
+        return [Taken(**row) for row in rows]
+
+    async def payload(self, job: Job) -> str | None:
+        """Fetch a payload that was too large to travel with the claim; None when the job isn't the caller's any more."""
+        rows = await self._fetch("payload", job.id, job.token, timeout_s=PAYLOAD_TIMEOUT_S)
+        return rows[0]["payload"] if rows else None
 
     async def abandon(self, levels: Sequence[Level], tokens: Sequence[UUID]) -> int:
         """Give back what a claim without an answer may have taken; returns how many jobs that were."""
@@ -287,7 +340,7 @@ class Store:
         )
         return bool(row["due"])
 
-    async def _fetch(self, name: str, *args: object) -> list[asyncpg.Record]:
+    async def _fetch(self, name: str, *args: object, timeout_s: float | None = None) -> list[asyncpg.Record]:
         if self._pool is None:
             raise StoreUnavailable(f"{name}: the store isn't open")
         try:
@@ -295,7 +348,7 @@ class Store:
                 connection = await self._pool.acquire(timeout=self._settings.database.connect_timeout_s)
                 answered = False
                 try:
-                    rows: list[asyncpg.Record] = await connection.fetch(statement(name), *args)
+                    rows: list[asyncpg.Record] = await connection.fetch(statement(name), *args, timeout=timeout_s)
                     answered = True
                 except asyncpg.PostgresError as error:
                     answered = error.sqlstate is not None and error.sqlstate[:2] not in {"08", "57"}

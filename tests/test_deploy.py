@@ -93,7 +93,7 @@ def test_systemd_waits_longer_than_a_drain_may_take(name: str) -> None:
 
 @pytest.mark.parametrize("name", UNITS)
 def test_a_unit_says_what_the_worker_counts_on(name: str) -> None:
-    """Its notifications, its exit codes, its state directory, its passwords, its last lines."""
+    """Its notifications, its exit codes, its reload, its state directory, its secrets, its last lines."""
     found = settings_of(name)
     expected = {
         "Type": ["notify"],
@@ -107,7 +107,12 @@ def test_a_unit_says_what_the_worker_counts_on(name: str) -> None:
         "StateDirectory": ["mailslot/%i" if "@" in name else "mailslot"],
     }
     assert {key: found[key] for key in expected} == expected
-    assert [credential.partition(":")[0] for credential in found["LoadCredential"]] == ["db_password", "smtp_password"]
+    assert [credential.partition(":")[0] for credential in found["LoadCredential"]] == [
+        "db_password",
+        "smtp_password",
+        "dkim_private_key",
+    ]
+    assert found["ExecReload"] == ["/bin/kill -HUP $MAINPID"]
     configuration = "/etc/mailslot/%i.toml" if "@" in name else "/etc/mailslot/config.toml"
     assert found["ExecStart"] == [f"{PROGRAM} run --config {configuration}"]
 

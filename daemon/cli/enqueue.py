@@ -11,9 +11,10 @@ import asyncio
 import os
 import sys
 from argparse import Namespace
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from stat import S_ISREG
 from typing import BinaryIO, NoReturn, TypeAlias
@@ -22,15 +23,17 @@ from tqdm import tqdm
 
 from daemon.cli.exits import BadDataError, Exit, UsageError
 from daemon.cli.mailflags import line_from, require_alone
-from daemon.cli.newjob import Columns, Flaw, checked, read
+from daemon.cli.newjob import Columns, Flaw, NewJob, checked, read
 from daemon.cli.options import settings_of
 from daemon.cli.render import as_json, printable
 from daemon.cli.session import Row, Session, opened
 from daemon.core.errors import StoreRefused
 from daemon.core.message import compose
 from daemon.core.settings import Settings
+from daemon.templates import load
 
 Progress: TypeAlias = "tqdm[NoReturn]"
+Check: TypeAlias = Callable[[NewJob], Columns | Flaw]
 BATCH = 1000
 BATCH_BYTES = 8_388_608
 """A batch ends at either: with a few large payloads a thousand would be too much for one statement."""
@@ -85,7 +88,7 @@ async def save_line(settings: Settings, line: bytes) -> Row:
     if isinstance(job, Flaw):
         raise BadDataError(f"{printable(job)}; nothing was saved")
     async with _saving(settings) as (session, begun):
-        columns = checked(job, begun["now"], settings.mail, compose)
+        columns = _check(settings, begun)(job)
         if isinstance(columns, Flaw):
             raise BadDataError(f"{printable(columns)}; nothing was saved")
         return (await session.rows("job_enqueue", *_arrays([columns])))[0]
@@ -95,8 +98,9 @@ async def save_lines(settings: Settings, lines: Iterable[bytes], progress: Progr
     """Save all lines or, if one of them is bad, none; each bad one is said on standard error."""
     tally = Tally()
     async with _saving(settings) as (session, begun):
+        check = _check(settings, begun)
         for batch in _batches(lines):
-            good = list(_good(batch, tally, begun, settings, progress))
+            good = list(_good(batch, tally, check, progress))
             if not tally.bad:
                 await _save(session, good, tally, progress)
             progress.update(sum(len(line) for _, line in batch))
@@ -108,6 +112,11 @@ async def save_lines(settings: Settings, lines: Iterable[bytes], progress: Progr
 async def _saving(settings: Settings) -> AsyncIterator[tuple[Session, Row]]:
     async with opened(settings.database) as session, session.transaction("enqueue"):
         yield session, (await session.rows("job_begin"))[0]
+
+
+def _check(settings: Settings, begun: Row) -> Check:
+    templates = load(settings.templates.dir)
+    return partial(checked, now=begun["now"], mail=settings.mail, compose=partial(compose, templates=templates))
 
 
 def _batches(lines: Iterable[bytes]) -> Iterator[list[tuple[int, bytes]]]:
@@ -123,15 +132,13 @@ def _batches(lines: Iterable[bytes]) -> Iterator[list[tuple[int, bytes]]]:
         yield batch
 
 
-def _good(
-    batch: Iterable[tuple[int, bytes]], tally: Tally, begun: Row, settings: Settings, progress: Progress
-) -> Iterator[tuple[int, Columns]]:
+def _good(batch: Iterable[tuple[int, bytes]], tally: Tally, check: Check, progress: Progress) -> Iterator[tuple[int, Columns]]:
     for number, line in batch:
         if not line.strip():
             continue
         tally.lines += 1
         job = read(line)
-        columns = job if isinstance(job, Flaw) else checked(job, begun["now"], settings.mail, compose)
+        columns = job if isinstance(job, Flaw) else check(job)
         if isinstance(columns, Flaw):
             _complain(number, columns, tally, progress)
         else:

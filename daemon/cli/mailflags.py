@@ -28,6 +28,7 @@ ENVELOPE = {
     "kind": "kind",
     "max_attempts": "max_attempts",
     "traceparent": "traceparent",
+    "relay": "relay",
 }
 """Flag -> key of the envelope."""
 MAIL = ("to", "cc", "bcc", "reply_to", "from_", "subject", "text", "html", "text_file", "html_file", "attach", "header")

@@ -46,6 +46,7 @@ class NewJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     kind: Name = "email"
     max_attempts: Annotated[int, Meta(ge=1, le=10_000)] = 100
     traceparent: Annotated[str, Meta(pattern=r"^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}\Z")] | None = None
+    relay: Name | None = None
 
 
 class _Probe(msgspec.Struct, frozen=True):
@@ -76,6 +77,7 @@ class Columns(NamedTuple):
     kind: str
     max_attempts: int
     traceparent: str | None
+    relay: str | None
 
 
 def read(line: bytes) -> NewJob | Flaw:
@@ -109,7 +111,7 @@ def checked(job: NewJob, now: datetime, mail: settings.Mail, compose: Compose) -
     if flaw := _payload_flaw(payload, job.kind, now, mail, compose):
         return flaw
     return Columns(payload, job.queue, job.idempotency_key, available, expires, job.priority, job.on_doubt, job.kind,
-                   job.max_attempts, job.traceparent)  # fmt: skip
+                   job.max_attempts, job.traceparent, job.relay)  # fmt: skip
 
 
 def _instant(text: str | None, field: str, now: datetime) -> datetime | Flaw | None:

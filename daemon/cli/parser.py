@@ -24,7 +24,25 @@ exit codes
 STATES = ("ready", "leased", "marked", "sent", "dead", "in_doubt", "cancelled")
 
 
+STAGES = ("connect", "greeting", "ehlo", "tls", "auth", "mail", "rcpt", "data", "body", "dot")
+CLASSIFY = """\
+examples
+  mailslot classify '454 Throttling failure: Maximum sending rate exceeded.'
+  mailslot classify --stage rcpt '450-4.2.0 Greylisted\\n450 4.2.0 try again in 5 minutes'
+  mailslot classify --stage body connection_closed
+
+The configuration's own rules ([[rule]]) are asked first, as in the daemon. Nothing is connected to and nothing changed.
+"""
 ON_DOUBT = ("resend", "hold", "assume_sent")
+PREVIEW = """\
+examples
+  mailslot preview 42 --out /tmp/previews
+  mailslot preview --template invite --data invite.json
+  echo '{"name": "Maya"}' | mailslot preview --template invite --data -
+
+Writes NAME.eml, and NAME.html and NAME.txt as far as the mail has them, over those of an earlier preview. They say what would be
+sent with this configuration, but for the signature (DKIM). Exit 65 if the mail would not be sent, with the reason.
+"""
 ENQUEUE = """\
 examples
   mailslot enqueue --to maya@example.org --subject Welcome --text 'Come in.' --key invitation:42
@@ -33,7 +51,7 @@ examples
   generate | mailslot enqueue --json -
 
 Each line of --json is a payload, {"to": [..], "subject": .., "text": ..}, or an envelope around one: {"payload": {..}, "queue",
-"idempotency_key", "available_at", "expires_at", "priority", "on_doubt", "kind", "max_attempts", "traceparent"}.
+"idempotency_key", "available_at", "expires_at", "priority", "on_doubt", "kind", "max_attempts", "relay", "traceparent"}.
 All of it is saved in one transaction. Every bad line is named on standard error with its number, and then nothing is saved (65).
 A summary, one JSON object, is printed when the database has everything on disk.
 
@@ -64,6 +82,8 @@ def parser() -> Parser:
     _add_dev(commands)
     _add_db(_group(commands, "db", "create, migrate and check the schema"))
     _add_enqueue(commands)
+    _add_preview(commands)
+    _add_classify(commands)
     _add_jobs(_group(commands, "jobs", "look at jobs and decide about them"))
     return root
 
@@ -163,10 +183,34 @@ def _add_enqueue(commands: Commands) -> None:
     job.add_argument("--max-attempts", type=_positive, metavar="N", help="tries at the most (default: 100)")
     job.add_argument("--kind", metavar="KIND", help="the handler, with --payload (default: email)")
     job.add_argument("--payload", metavar="JSON", help="the whole payload instead of a mail's flags")
+    job.add_argument("--relay", metavar="NAME", help="send it through this relay only (default: one that serves the queue)")
     job.add_argument("--traceparent", metavar="W3C", help="trace context to link the attempts to")
     many = enqueue.add_argument_group("many jobs, and output")
     many.add_argument("--json", dest="lines", metavar="FILE", help="read jobs from lines of JSON; - is standard input")
     many.add_argument("--output", choices=("text", "json"), help="how to say what was saved (default: text; json with --json)")
+
+
+def _add_classify(commands: Commands) -> None:
+    classify = _command(
+        commands, "classify", "daemon.cli.classify:run", "say what a relay's reply would mean, and which rule decides", CLASSIFY,
+    )  # fmt: skip
+    classify.add_argument("answer", metavar="REPLY", help="the reply as the relay said it, or the name of a fault")
+    stages = f"when it was said (default: %(default)s): {', '.join(STAGES)}"
+    classify.add_argument("--stage", choices=STAGES, default="dot", metavar="STAGE", help=stages)
+    classify.add_argument("--reused", action="store_true", help="on a connection that had carried a mail before")
+    _add_json(classify)
+
+
+def _add_preview(commands: Commands) -> None:
+    preview = _command(
+        commands, "preview", "daemon.cli.preview:run", "write a job's or a template's mail into files; nothing is sent", PREVIEW,
+    )  # fmt: skip
+    preview.add_argument("id", nargs="?", type=_positive, metavar="JOB", help="the job's id")
+    preview.add_argument("--template", metavar="NAME", help="this template, without a job")
+    preview.add_argument("--data", metavar="FILE", help="the template's data, a JSON object; - is standard input (default: none)")
+    preview.add_argument("--to", action="append", metavar="ADDRESS", help="with --template: recipient (default: an invented one)")
+    preview.add_argument("--out", type=Path, default=Path(), metavar="DIR", help="where to write them (default: here)")
+    _add_json(preview)
 
 
 def _add_jobs(commands: Commands) -> None:

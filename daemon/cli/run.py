@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
 from importlib import import_module
 
+from daemon import dkim, templates
 from daemon.cli.exits import Exit, UsageError
 from daemon.cli.options import settings_of_worker
 from daemon.cli.render import as_json
@@ -26,7 +28,9 @@ def run(arguments: Namespace) -> int:
 def check_config(arguments: Namespace) -> int:
     """Say every problem of the configuration, each with its key; nothing else is started or tried."""
     try:
-        settings_of_worker(arguments)
+        settings = settings_of_worker(arguments)
+        templates.load(settings.templates.dir)
+        dkim.load(settings.dkim, os.environ)
     except ConfigError as error:
         if not arguments.json:
             raise

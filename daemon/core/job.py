@@ -18,7 +18,7 @@ class Job:
     kind: str
     priority: int
     payload: str | None
-    """The payload as JSON text; None when it is larger than this worker accepts."""
+    """The payload as JSON text; None when it is too large to travel with the claim."""
     payload_bytes: int
     recipients: str | None
     """Verdicts of earlier attempts as JSON text, address -> {verdict, reply, doubted, assumed}; None when there are none."""
@@ -32,4 +32,6 @@ class Job:
     available_at: datetime
     expires_at: datetime
     traceparent: str | None = None
+    relay_wanted: str | None = None
+    """The one relay that it may be sent through; None leaves that to its queue."""
     taken_over: bool = False

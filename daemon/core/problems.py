@@ -11,8 +11,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from ipaddress import ip_address
 
+from daemon.core.message.fields import is_never_set
 from daemon.core.settings import Problem, Relay, Rule, RuleScope, RuleVerdict, Settings, Tls
 from daemon.core.smtp import Stage
+
+VERP_LOCAL_LIMIT = 64 - 1 - 32
+"""RFC 5321 section 4.5.3.1.1, less the separator and a job's uid."""
 
 
 def problems_between(settings: Settings, *, sends: bool = False) -> Iterator[Problem]:
@@ -24,6 +28,7 @@ def problems_between(settings: Settings, *, sends: bool = False) -> Iterator[Pro
     """
     yield from _problems_of_lease(settings)
     yield from _problems_of_work(settings)
+    yield from _problems_of_mail(settings)
     yield from _repeated("relay", "name", (relay.name for relay in settings.relay))
     yield from _repeated("rule", "name", (rule.name for rule in settings.rule))
     for index, rule in enumerate(settings.rule):
@@ -88,6 +93,24 @@ def _problems_of_work(settings: Settings) -> Iterator[Problem]:
         yield Problem("retry.cap_s", f"must be at least retry.first_s, which is {settings.retry.first_s:g}", ("retry.first_s",))
 
 
+def _problems_of_mail(settings: Settings) -> Iterator[Problem]:
+    mail, dkim = settings.mail, settings.dkim
+    if mail.verp and not mail.envelope_from:
+        yield Problem("mail.verp", "needs mail.envelope_from: the address of ours that bounces come to", ("mail.envelope_from",))
+    if mail.verp and len(mail.envelope_from.rpartition("@")[0].encode()) > VERP_LOCAL_LIMIT:
+        yield Problem(
+            "mail.envelope_from",
+            f"has more than {VERP_LOCAL_LIMIT} octets before its @, so that verp would make more than 64 of it",
+            ("mail.verp",),
+        )
+    for name in filter(is_never_set, mail.allow_headers):
+        yield Problem("mail.allow_headers", f"{name} is never a job's to set")
+    if dkim.domain and not dkim.selector:
+        yield Problem("dkim.selector", "is missing, though a domain is set: it names the key in the DNS", ("dkim.domain",))
+    if dkim.selector and not dkim.domain:
+        yield Problem("dkim.domain", "is missing, though a selector is set", ("dkim.selector",))
+
+
 def _problems_of_relay(path: str, relay: Relay) -> Iterator[Problem]:
     authenticates = bool(relay.username) or relay.password is not None
     if relay.tls is Tls.NONE and authenticates and not (relay.allow_auth_without_tls or is_loopback(relay.host)):
@@ -114,8 +137,8 @@ def _problems_of_relay(path: str, relay: Relay) -> Iterator[Problem]:
     if relay.burst and relay.burst < 1 + relay.rate_per_s / 5:
         yield Problem(
             f"{path}.burst",
-            f"must be 0 or at least 1 + rate_per_s / 5, which is {1 + relay.rate_per_s / 5:g}: a mail needs a moment from being let go "
-            "to reaching the relay",
+            f"must be 0, or at least 1 + rate_per_s / 5, which is {1 + relay.rate_per_s / 5:g}: a mail needs a moment from being "
+            "let go to reaching the relay",
             (f"{path}.rate_per_s",),
         )
 

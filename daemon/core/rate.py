@@ -14,6 +14,15 @@ from typing import Final, Self
 
 from daemon.core.settings import Relay
 
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    """A token in the hand of one job: a message may begin at this relay until this second of the boot clock."""
+
+    relay: str
+    until_mono: float
+
+
 LONGEST_GOOD_S: Final = 1.0
 """Long enough for a connection that has to be opened first."""
 

@@ -25,6 +25,7 @@ from daemon.core.values import (
     EnhancedCode,
     ErrorCode,
     Function,
+    HeaderName,
     Host,
     MailboxOrEmpty,
     Name,
@@ -34,6 +35,8 @@ from daemon.core.values import (
     Port,
     Seconds,
     SecondsOrNever,
+    SelectorOrEmpty,
+    VerpSeparator,
 )
 
 
@@ -120,6 +123,32 @@ class Mail(Section, frozen=True):
     dsn_notify: DsnNotify = ""
     max_message_bytes: Bytes = 26_214_400
     max_payload_bytes: Bytes = 41_943_040
+    verp: bool = False
+    verp_separator: VerpSeparator = "+"
+    allow_headers: list[HeaderName] = msgspec.field(default_factory=list)
+    deny_headers: list[HeaderName] = msgspec.field(default_factory=list)
+
+
+class Templates(Section, frozen=True):
+    """Where the operator's templates are; none without a folder."""
+
+    dir: str = ""
+
+
+SIGNED = (
+    *("From", "To", "Cc", "Subject", "Date", "Message-ID", "Reply-To", "MIME-Version", "Content-Type"),
+    *("List-Unsubscribe", "List-Unsubscribe-Post"),
+)
+"""What a signature covers: who, what and when, and what must not be added by anybody on the way."""
+
+
+class Dkim(Section, frozen=True):
+    """Whether messages are signed here, and how; usually the relay does it."""
+
+    domain: DomainOrEmpty = ""
+    selector: SelectorOrEmpty = ""
+    private_key_file: str = ""
+    headers: list[HeaderName] = msgspec.field(default_factory=lambda: [*SIGNED])
 
 
 class Tls(StrEnum):
@@ -226,6 +255,8 @@ class Settings(Section, frozen=True):
     lease: Lease = msgspec.field(default_factory=Lease)
     retry: Retry = msgspec.field(default_factory=Retry)
     mail: Mail = msgspec.field(default_factory=Mail)
+    templates: Templates = msgspec.field(default_factory=Templates)
+    dkim: Dkim = msgspec.field(default_factory=Dkim)
     relay: list[Relay] = msgspec.field(default_factory=list)
     rule: list[Rule] = msgspec.field(default_factory=list)
     handlers: dict[Name, Function] = msgspec.field(default_factory=dict)

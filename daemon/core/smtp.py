@@ -42,10 +42,13 @@ class Fault(StrEnum):
     AUTH_NOT_OFFERED = "auth_not_offered"
     TOO_LARGE = "message_too_large"
     SMTPUTF8_NOT_OFFERED = "smtputf8_not_offered"
+    PERMIT_EXPIRED = "rate_permit_expired"
 
 
 CLOSING: Final = 421
 """The one code that says, at any stage, that the relay is about to close the connection (RFC 5321 3.8)."""
+GO_AHEAD: Final = 354
+"""What DATA is answered with by a relay that waits for the body."""
 TEXT_CHARACTERS: Final = 500
 """As much of a reply as is kept, shown and stored."""
 

@@ -74,3 +74,15 @@ DsnNotify = Annotated[
     ),
 ]
 PerSecond = Annotated[float, Meta(ge=0, le=100_000, description="a number from 0 to 100000; 0 means no limit")]
+HeaderName = Annotated[
+    str, Meta(pattern=r"^[A-Za-z0-9-]{1,76}\Z", description="a header field's name: letters, digits and hyphens (at most 76)")
+]
+VerpSeparator = Annotated[str, Meta(pattern=r"^[+=_-]\Z", description="one of + - = _")]
+SelectorOrEmpty = Annotated[
+    str,
+    Meta(
+        pattern=r"^([A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?)*)?\Z",
+        max_length=100,
+        description="empty, or the name of a key such as mail2026",
+    ),
+]

@@ -23,10 +23,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from daemon.core import settings
-from daemon.core.smtp import CLOSING, Fault, Reply, Report, Stage, stuff
+from daemon.core.smtp import CLOSING, GO_AHEAD, Fault, Reply, Report, Stage, stuff
 from daemon.smtp.wire import Wire
 
-GO_AHEAD: Final = 354
 _RSET_TIMEOUT_S: Final = 5.0
 _CATCH_UP_S: Final = 5.0
 """How long replies that no longer matter are waited for, to keep a connection in step, before it is dropped instead."""

@@ -12,14 +12,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import structlog
 
 from daemon.core import settings
 from daemon.core.smtp import Fault, Report, Stage
-from daemon.core.verdicts import Decision, Verdict, decide
+from daemon.core.verdicts import Decision, Rule, Verdict, decide
 from daemon.smtp.breaker import Access, Breaker
 from daemon.smtp.connection import Connection
 from daemon.smtp.opening import open_connection
@@ -43,6 +43,7 @@ class Line:
         ehlo_name: Callable[[], Awaitable[str]],
         boottime_s: Callable[[], float],
         chance: Callable[[], float],
+        rules: Sequence[Rule],
         on_change: Callable[[], None],
     ) -> None:
         self.relay = relay
@@ -53,6 +54,7 @@ class Line:
         self._tls = tls
         self._ehlo_name = ehlo_name
         self._boottime_s = boottime_s
+        self._rules = rules
         self._on_change = on_change
         self._alone = asyncio.Lock()
         self._woken = asyncio.Event()
@@ -129,7 +131,7 @@ class Line:
             self.pool.add(opened)
             return opened
         self.last = opened
-        if self.breaker.not_opened(decide(opened)):
+        if self.breaker.not_opened(decide(opened, rules=self._rules)):
             self._closed()
         return opened
 

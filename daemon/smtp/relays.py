@@ -1,20 +1,22 @@
 """The relays in the order the operator prefers, and the way to get a connection to one of them.
 
-Answers: can anything be sent now, and through what?
+Answers: can anything be sent now, and through what? A queue that relays name in their `queues` is served by those, any other by
+the relays that name none; a job that asks for a relay is served by that one alone, if it serves the job's queue.
 
-Promises: the next relay is tried only here, where connections are opened, so before any MAIL; once a dot was written there is
-no other relay for that attempt. Who checks out a connection checks it in, whatever happened, and notes what became of the
-transaction.
+Promises: a relay with a rate gets no message without a permit for it. The next relay is tried only here, where connections are
+opened, so before any MAIL; once a dot was written there is no other relay for that attempt. Who checks out a connection checks it
+in, whatever happened, and notes what became of the transaction.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from daemon.core import settings
+from daemon.core.rate import Permit, Rate
 from daemon.core.smtp import Fault, Report, Stage
-from daemon.core.verdicts import Decision
+from daemon.core.verdicts import RULES, Decision, Rule
 from daemon.smtp.connection import Connection
 from daemon.smtp.line import Line
 from daemon.smtp.opening import own_name, tls_context
@@ -27,11 +29,20 @@ class Relays:
         ConfigError: A relay's `ca_file` can't be used.
     """
 
-    def __init__(self, relays: Sequence[settings.Relay], *, boottime_s: Callable[[], float], chance: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        relays: Sequence[settings.Relay],
+        *,
+        boottime_s: Callable[[], float],
+        chance: Callable[[], float],
+        rules: Sequence[Rule] = RULES,
+    ) -> None:
         self.on_change: Callable[[], None] = lambda: None
         """Called when a relay's access has changed, either way."""
+        self.rates: Mapping[str, Rate] = {relay.name: rate for relay in relays if (rate := Rate.of(relay))}
+        """The relays that have a limit."""
+        self._boottime_s = boottime_s
         self._own_name = ""
-        self._naming = asyncio.Lock()
         self._lines = tuple(
             Line(
                 relay,
@@ -39,6 +50,7 @@ class Relays:
                 ehlo_name=lambda relay=relay: self._name(relay),  # type: ignore[misc]
                 boottime_s=boottime_s,
                 chance=chance,
+                rules=rules,
                 on_change=self._changed,
             )
             for relay in relays
@@ -50,23 +62,47 @@ class Relays:
         return any(line.breaker.usable for line in self._lines)
 
     @property
-    def first_name(self) -> str:
-        """The name of the relay that is preferred."""
-        return self._lines[0].relay.name if self._lines else ""
+    def names(self) -> tuple[str, ...]:
+        """All relays, in order."""
+        return tuple(line.relay.name for line in self._lines)
 
-    async def check_out(self) -> Connection | Report:
+    @property
+    def usable_names(self) -> frozenset[str]:
+        """The relays that take work."""
+        return frozenset(line.relay.name for line in self._lines if line.breaker.usable)
+
+    def serving(self, queue: str) -> frozenset[str]:
+        """Return the relays that a queue may use."""
+        return frozenset(line.relay.name for line in self._serving(queue, None))
+
+    def way(self, queue: str) -> str | None:
+        """Return the relay that a queue's mail goes to now, None if there is none."""
+        return next((line.relay.name for line in self._serving(queue, None) if line.breaker.usable), None)
+
+    async def check_out(self, queue: str = "", wanted: str | None = None, permit: Permit | None = None) -> Connection | Report:
         """Return a connection for one transaction, of the first relay that gives one; else why the most preferred gave none.
 
         Waits for a place where all are taken. Cancelling is safe.
+
+        Args:
+            queue: The job's queue, which says the relays that may be used.
+            wanted: The one relay that the job asks for, if it does.
+            permit: The job's token, without which no relay with a rate is used. One that has expired by the time the connection
+                is there is a PERMIT_EXPIRED.
         """
         refused: Report | None = None
-        for line in self._lines:
-            if line.breaker.usable:
+        lines = self._serving(queue, wanted)
+        for line in lines:
+            limited = line.relay.name in self.rates
+            if line.breaker.usable and (not limited or (permit and permit.relay == line.relay.name)):
                 taken = await line.take()
+                if isinstance(taken, Connection) and limited and permit and self._boottime_s() > permit.until_mono:
+                    line.check_in(taken)
+                    return Report(line.relay.name, Stage.CONNECT, Fault.PERMIT_EXPIRED)
                 if isinstance(taken, Connection):
                     return taken
                 refused = refused or taken
-        return refused or next((line.last for line in self._lines), Report("", Stage.CONNECT, Fault.UNREACHABLE))
+        return refused or next((line.last for line in lines), Report("", Stage.CONNECT, Fault.UNREACHABLE))
 
     def check_in(self, connection: Connection) -> None:
         """Give a connection back, in whatever state it is; the pool keeps it only if it can be used again."""
@@ -94,12 +130,16 @@ class Relays:
     def _changed(self) -> None:
         self.on_change()
 
+    def _serving(self, queue: str, wanted: str | None) -> tuple[Line, ...]:
+        bound = tuple(line for line in self._lines if queue in line.relay.queues)
+        serving = bound or tuple(line for line in self._lines if not line.relay.queues)
+        return tuple(line for line in serving if wanted in (None, line.relay.name))
+
     def _line(self, name: str) -> Line:
         return next(line for line in self._lines if line.relay.name == name)
 
     async def _name(self, relay: settings.Relay) -> str:
         if relay.ehlo_name:
             return relay.ehlo_name
-        async with self._naming:
-            self._own_name = self._own_name or await own_name()
+        self._own_name = self._own_name or await own_name()
         return self._own_name

@@ -25,7 +25,7 @@ WITH durable AS MATERIALIZED (
     SELECT found.*
     FROM found CROSS JOIN LATERAL (
         SELECT FROM mailslot.jobs AS j
-        WHERE j.id = found.id AND j.lease_token = found.lease_token AND j.completed_at IS NULL AND j.marked_at IS NULL
+        WHERE j.id = found.id AND j.lease_token = found.lease_token AND j.outcome IS NULL AND j.marked_at IS NULL
         FOR UPDATE SKIP LOCKED
     ) AS job
 )
@@ -36,5 +36,5 @@ UPDATE mailslot.jobs AS j SET
     outcome = CASE WHEN j.cancel_requested_at IS NOT NULL THEN mailslot.ending('cancelled', j.doubts, j.recipients) END,
     reason = CASE WHEN j.cancel_requested_at IS NOT NULL THEN 'cancelled' ELSE j.reason END
 FROM held, durable
-WHERE durable.yes AND j.id = held.id AND j.lease_token = held.lease_token AND j.completed_at IS NULL
+WHERE durable.yes AND j.id = held.id AND j.lease_token = held.lease_token AND j.outcome IS NULL
 RETURNING j.id

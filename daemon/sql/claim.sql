@@ -7,9 +7,10 @@
 -- $7 text, $8 float8              owner's name, for people; lease in seconds
 -- $9 boolean, $10 float8          whether the caller has been connected long enough to take over; grace in seconds
 -- $11 boolean                     false: jobs that never lost a worker; true: only suspects
--- $12 text[]                      kinds to leave alone, because what they need is away
+-- $12 text[]                      queues whose mail is left alone, because their relays can't be used now
 -- $13 integer                     payloads larger than this many bytes stay behind
 -- $14 integer                     crashes at which a job is given up (the sweep does that)
+-- $15 text[]                      relays that can't be used now: mail that asks for one of them by name is left alone, other isn't
 --
 -- Rows locked: those returned, until this statement commits.  Rows locked by others are passed over.
 -- Index: jobs_unfinished, one exact range a level.  The CTE must be MATERIALIZED: an UPDATE .. WHERE id IN (SELECT .. LIMIT k)
@@ -38,7 +39,9 @@ WITH lazily AS MATERIALIZED (
         WHERE j.queue = level.queue AND j.priority = level.priority AND j.completed_at IS NULL
           AND j.available_at <= now() AND (j.available_at, j.id) > (level.after_at, level.after_id)
           AND j.marked_at IS NULL AND j.cancel_requested_at IS NULL AND j.expires_at > now()
-          AND (j.crashes > 0) = $11::boolean AND j.kind <> ALL ($12::text[])
+          AND (j.crashes > 0) = $11::boolean
+          AND (j.kind <> 'email' OR CASE WHEN j.relay_wanted IS NULL THEN j.queue <> ALL ($12::text[])
+                                         ELSE j.relay_wanted <> ALL ($15::text[]) END)
           AND CASE WHEN j.lease_token IS NULL THEN j.attempt < j.max_attempts
                    ELSE taking.over AND j.crashes + 1 < $14::integer
                         AND (j.lease_expires_at <= now() OR j.lease_expires_at > now() + 2 * taking.lease) END
@@ -58,7 +61,7 @@ WITH lazily AS MATERIALIZED (
         attempt = j.attempt + CASE WHEN due.lease_token IS NULL THEN 1 ELSE 0 END,
         crashes = j.crashes + CASE WHEN due.lease_token IS NULL THEN 0 ELSE 1 END
     FROM numbered AS due
-    WHERE j.id = due.id AND j.completed_at IS NULL AND j.marked_at IS NULL
+    WHERE j.id = due.id AND j.outcome IS NULL AND j.marked_at IS NULL
       AND j.lease_token IS NOT DISTINCT FROM due.lease_token
     RETURNING j.*, due.place, due.lease_token IS NOT NULL AS taken_over
 ), ledger AS (
@@ -71,6 +74,6 @@ SELECT c.id, c.uid, c.lease_token AS token, c.queue, c.kind, c.priority,
        CASE WHEN octet_length(body.text) <= $13::integer THEN body.text END AS payload,
        octet_length(body.text) AS payload_bytes,
        c.recipients::text AS recipients, c.attempt, c.max_attempts, c.crashes, c.doubts, c.on_doubt,
-       c.created_at, c.available_at, c.expires_at, c.traceparent, c.taken_over
+       c.created_at, c.available_at, c.expires_at, c.traceparent, c.relay_wanted, c.taken_over
 FROM claimed AS c CROSS JOIN LATERAL (SELECT c.payload::text AS text OFFSET 0) AS body
 ORDER BY c.place

@@ -5,7 +5,8 @@ SELECT current_user::text AS "user",
        current_setting('server_version_num')::integer AS server_version_num,
        current_setting('fsync')::boolean AS fsync,
        current_setting('full_page_writes')::boolean AS full_page_writes,
-       has_function_privilege('mailslot.enqueue(jsonb,text,text,timestamptz,timestamptz,integer,text,text,integer,text)', 'EXECUTE')
+       has_function_privilege(
+           'mailslot.enqueue(jsonb,text,text,timestamptz,timestamptz,integer,text,text,integer,text,text)', 'EXECUTE')
            AS may_enqueue,
        has_column_privilege('mailslot.jobs', 'lease_token', 'UPDATE')
            AND has_table_privilege('mailslot.workers', 'INSERT') AS may_work,

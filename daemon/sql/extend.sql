@@ -7,6 +7,7 @@
 -- transaction that called cancel) is passed over and answered 'busy': its lease isn't lost, and it must not hold up the others.
 -- Index: the primary key.  Fence: id + token, unfinished, younger than the cap.
 -- Result: (id, token, state), one row a pair; state is held, busy or lost.
+-- (OFFSET 0 keeps the planner from hashing a whole index for one probe.)
 WITH durable AS MATERIALIZED (
     SELECT mailslot.commit_durably() AS yes
 ), asked AS MATERIALIZED (
@@ -16,7 +17,7 @@ WITH durable AS MATERIALIZED (
     FROM asked CROSS JOIN LATERAL (
         SELECT
         FROM mailslot.jobs AS j
-        WHERE j.id = asked.id AND j.lease_token = asked.token AND j.completed_at IS NULL
+        WHERE j.id = asked.id AND j.lease_token = asked.token AND j.outcome IS NULL
           AND j.leased_at > now() - make_interval(secs => $4)
         FOR UPDATE SKIP LOCKED
     ) AS job
@@ -24,13 +25,13 @@ WITH durable AS MATERIALIZED (
     UPDATE mailslot.jobs AS j
     SET lease_expires_at = greatest(j.lease_expires_at, clock_timestamp() + make_interval(secs => $3))
     FROM held, durable
-    WHERE durable.yes AND j.id = held.id AND j.lease_token = held.token AND j.completed_at IS NULL
+    WHERE durable.yes AND j.id = held.id AND j.lease_token = held.token AND j.outcome IS NULL
     RETURNING j.id, held.token
 )
 SELECT asked.id, asked.token,
        CASE WHEN extended.id IS NOT NULL THEN 'held'
             WHEN EXISTS (SELECT FROM mailslot.jobs AS j
-                         WHERE j.id = asked.id AND j.lease_token = asked.token AND j.completed_at IS NULL
-                           AND j.leased_at > now() - make_interval(secs => $4)) THEN 'busy'
+                         WHERE j.id = asked.id AND j.lease_token = asked.token AND j.outcome IS NULL
+                           AND j.leased_at > now() - make_interval(secs => $4) OFFSET 0) THEN 'busy'
             ELSE 'lost' END AS state
 FROM asked LEFT JOIN extended ON extended.id = asked.id AND extended.token = asked.token

@@ -1,6 +1,6 @@
 -- One job as a person wants to see it, and what the fence of an operator's action is made of (outcome, lease_token, completed_at).
 -- $1 id (bigint), $2 whether the payload is wanted (boolean). No locks. Index: primary key. Result: one row or none.
-SELECT job.id, job.uid, named.state, job.queue, job.kind, job.priority, job.idempotency_key, job.traceparent,
+SELECT job.id, job.uid, named.state, job.queue, job.kind, job.priority, job.idempotency_key, job.relay_wanted, job.traceparent,
        job.payload -> 'subject' #>> '{}' AS subject,
        CASE WHEN $2::boolean THEN job.payload::text END AS payload,
        pg_column_size(job.payload) AS payload_bytes,

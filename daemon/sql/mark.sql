@@ -15,6 +15,7 @@
 -- Rows locked: those marked, until this statement commits.  Index: the primary keys of jobs and attempts.
 -- Fence: id + token, unfinished.  Durable when answered, whatever the server's default.
 -- Result: (id, token, verdict, accepted text[], expires_in_s float8), one row a pair.
+-- (OFFSET 0 keeps the planner from hashing a whole index for one probe.)
 WITH durable AS MATERIALIZED (
     SELECT mailslot.commit_durably() AS yes
 ), asked AS MATERIALIZED (
@@ -24,7 +25,7 @@ WITH durable AS MATERIALIZED (
     FROM asked CROSS JOIN LATERAL (
         SELECT j.cancel_requested_at, j.expires_at
         FROM mailslot.jobs AS j
-        WHERE j.id = asked.id AND j.lease_token = asked.token AND j.completed_at IS NULL
+        WHERE j.id = asked.id AND j.lease_token = asked.token AND j.outcome IS NULL
         FOR UPDATE SKIP LOCKED
     ) AS job
 ), decided AS MATERIALIZED (
@@ -45,14 +46,14 @@ WITH durable AS MATERIALIZED (
         lease_expires_at = greatest(j.lease_expires_at, clock_timestamp() + make_interval(secs => $5))
     FROM decided, durable
     WHERE durable.yes AND decided.verdict = 'go'
-      AND j.id = decided.id AND j.lease_token = decided.token AND j.completed_at IS NULL
+      AND j.id = decided.id AND j.lease_token = decided.token AND j.outcome IS NULL
     RETURNING j.id, decided.token
 )
 SELECT asked.id, asked.token,
        CASE WHEN decided.verdict = 'go' AND marked.id IS NULL THEN 'lost'
             WHEN decided.verdict IS NOT NULL THEN decided.verdict
             WHEN EXISTS (SELECT FROM mailslot.jobs AS j
-                         WHERE j.id = asked.id AND j.lease_token = asked.token AND j.completed_at IS NULL) THEN 'busy'
+                         WHERE j.id = asked.id AND j.lease_token = asked.token AND j.outcome IS NULL OFFSET 0) THEN 'busy'
             ELSE 'lost' END AS verdict,
        decided.accepted,
        extract(epoch FROM decided.expires_at - now())::float8 AS expires_in_s

@@ -18,6 +18,7 @@
 -- Result: (id, token, state, outcome), one row a triple; state is
 --   done   written now, or by an earlier try whose answer was lost      busy   locked by another transaction: again
 --   lost   the lease was lost (evidence is left)
+-- (OFFSET 0 keeps the planner from hashing a whole index for one probe.)
 WITH durable AS MATERIALIZED (
     SELECT mailslot.commit_durably() AS yes
 ), asked AS MATERIALIZED (
@@ -36,7 +37,7 @@ WITH durable AS MATERIALIZED (
         SELECT j.lease_owner AS owner, j.attempt, j.leased_at, j.doubts, j.cancel_requested_at
         FROM mailslot.jobs AS j
         WHERE j.id = asked.id AND j.lease_token = asked.token
-          AND (j.completed_at IS NULL OR (j.outcome = 'in_doubt' AND asked.outcome = 'sent'))
+          AND (j.outcome IS NULL OR (j.outcome = 'in_doubt' AND asked.outcome = 'sent'))
         FOR UPDATE SKIP LOCKED
     ) AS job
 ), written AS (
@@ -57,7 +58,7 @@ WITH durable AS MATERIALIZED (
         lease_expires_at = NULL
     FROM held, durable
     WHERE durable.yes AND j.id = held.id AND j.lease_token = held.token
-      AND (j.completed_at IS NULL OR (j.outcome = 'in_doubt' AND held.outcome = 'sent'))
+      AND (j.outcome IS NULL OR (j.outcome = 'in_doubt' AND held.outcome = 'sent'))
     RETURNING j.id, held.token, j.outcome
 ), late AS MATERIALIZED (
     SELECT asked.*, j.attempt
@@ -84,9 +85,9 @@ SELECT asked.id, asked.token,
        CASE WHEN written.id IS NOT NULL THEN 'done'
             WHEN EXISTS (SELECT FROM mailslot.jobs AS j
                          WHERE j.id = asked.id AND j.lease_token = asked.token
-                           AND (j.completed_at IS NULL OR (j.outcome = 'in_doubt' AND asked.outcome = 'sent'))) THEN 'busy'
-            WHEN EXISTS (SELECT FROM mailslot.jobs AS j WHERE j.id = asked.id AND j.lease_token = asked.token) THEN 'done'
+                           AND (j.outcome IS NULL OR (j.outcome = 'in_doubt' AND asked.outcome = 'sent')) OFFSET 0) THEN 'busy'
+            WHEN EXISTS (SELECT FROM mailslot.jobs AS j WHERE j.id = asked.id AND j.lease_token = asked.token OFFSET 0) THEN 'done'
             WHEN EXISTS (SELECT FROM mailslot.attempts AS t
-                         WHERE t.job_id = asked.id AND t.lease_token = asked.token AND t.verdict <> 'worker_lost') THEN 'done'
+                         WHERE t.job_id = asked.id AND t.lease_token = asked.token AND t.verdict <> 'worker_lost' OFFSET 0) THEN 'done'
             ELSE 'lost' END AS state
 FROM asked LEFT JOIN written ON written.id = asked.id AND written.token = asked.token

@@ -9,6 +9,7 @@
 --
 -- Rows locked: those written, until this statement commits.  Index: the primary key.  Fence: id + token, unfinished.
 -- Result: (id, token, state, outcome), one row a pair; state is done, busy (locked by another transaction: again) or lost.
+-- (OFFSET 0 keeps the planner from hashing a whole index for one probe.)
 WITH durable AS MATERIALIZED (
     SELECT mailslot.commit_durably() AS yes
 ), asked AS MATERIALIZED (
@@ -22,7 +23,7 @@ WITH durable AS MATERIALIZED (
     FROM asked CROSS JOIN LATERAL (
         SELECT j.doubts, j.cancel_requested_at
         FROM mailslot.jobs AS j
-        WHERE j.id = asked.id AND j.lease_token = asked.token AND j.completed_at IS NULL
+        WHERE j.id = asked.id AND j.lease_token = asked.token AND j.outcome IS NULL
         FOR UPDATE SKIP LOCKED
     ) AS job
 ), written AS (
@@ -39,12 +40,12 @@ WITH durable AS MATERIALIZED (
         leased_at = CASE WHEN held.ending IS NOT NULL THEN j.leased_at END,
         marked_at = NULL, lease_expires_at = NULL
     FROM held, durable
-    WHERE durable.yes AND j.id = held.id AND j.lease_token = held.token AND j.completed_at IS NULL
+    WHERE durable.yes AND j.id = held.id AND j.lease_token = held.token AND j.outcome IS NULL
     RETURNING j.id, held.token, j.outcome
 )
 SELECT asked.id, asked.token, written.outcome,
        CASE WHEN written.id IS NOT NULL THEN 'done'
             WHEN EXISTS (SELECT FROM mailslot.jobs AS j
-                         WHERE j.id = asked.id AND j.lease_token = asked.token AND j.completed_at IS NULL) THEN 'busy'
+                         WHERE j.id = asked.id AND j.lease_token = asked.token AND j.outcome IS NULL OFFSET 0) THEN 'busy'
             ELSE 'lost' END AS state
 FROM asked LEFT JOIN written ON written.id = asked.id AND written.token = asked.token

@@ -56,7 +56,7 @@ WITH durable AS MATERIALIZED (
                j.cancel_requested_at IS NULL AND j.attempt < j.max_attempts AND j.expires_at > now()
                    AND j.crashes + 1 < $8::integer AS may_go_on
         FROM mailslot.jobs AS j
-        WHERE j.id = looked.id AND j.completed_at IS NULL
+        WHERE j.id = looked.id AND j.outcome IS NULL
           AND CASE WHEN j.marked_at IS NOT NULL
                    THEN taking.over AND j.lease_expires_at + taking.delay <= now()
                    WHEN j.lease_token IS NOT NULL
@@ -97,7 +97,7 @@ WITH durable AS MATERIALIZED (
         marked_at = CASE WHEN ended.ending IS NOT NULL THEN j.marked_at END,
         lease_expires_at = NULL
     FROM ended, durable
-    WHERE durable.yes AND j.id = ended.id AND j.completed_at IS NULL
+    WHERE durable.yes AND j.id = ended.id AND j.outcome IS NULL
       AND j.lease_token IS NOT DISTINCT FROM ended.lease_token
     RETURNING j.id, ended.why, j.outcome
 ), ledger AS (

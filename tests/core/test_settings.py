@@ -10,7 +10,8 @@ import pytest
 
 from daemon.core import values
 from daemon.core.problems import is_loopback, problems_between
-from daemon.core.settings import Lease, Mail, Relay, Secret, Settings, Tls, Worker
+from daemon.core.settings import Lease, Mail, Relay, Rule, RuleScope, RuleVerdict, Secret, Settings, Tls, Worker
+from daemon.core.smtp import Stage
 
 RELAY = Relay(name="local", host="127.0.0.1", port=25, tls=Tls.NONE)
 AWAY = Relay(name="away", host="smtp.example.org")
@@ -30,6 +31,19 @@ def with_relays(*relays: Relay) -> Settings:
 def away(**keys: Any) -> Settings:  # noqa: ANN401  # the same
     """Return the default settings with a relay on another machine."""
     return with_relays(msgspec.structs.replace(AWAY, **keys))
+
+
+RULE = Rule(name="r", verdict=RuleVerdict.FREE, text="x")
+
+
+def ruled(**keys: Any) -> Rule:  # noqa: ANN401  # the same
+    """Return a rule that is in order but for these keys."""
+    return msgspec.structs.replace(RULE, **keys)
+
+
+def with_rules(*rules: Rule) -> Settings:
+    """Return the default settings with these rules for replies."""
+    return Settings(rule=list(rules))
 
 
 BROKEN_RULES = {
@@ -54,6 +68,29 @@ BROKEN_RULES = {
     "a password without a username": (away(password=Secret("p")), "relay[0].username"),
     "authorities without encryption": (away(tls=Tls.NONE, ca_file="ca.pem"), "relay[0].ca_file"),
     "a longest probe below the first": (away(probe_max_s=0.4), "relay[0].probe_max_s"),
+    "a name that is no address": (away(ehlo_name="[192.0.2.256]"), "relay[0].ehlo_name"),
+    "a name of another family": (away(ehlo_name="[IPv6:192.0.2.1]"), "relay[0].ehlo_name"),
+    "a name without its family": (away(ehlo_name="[2001:db8::1]"), "relay[0].ehlo_name"),
+    "a burst without a rate": (away(burst=5.0), "relay[0].burst"),
+    "a burst that leaves no time": (away(rate_per_s=14.0, burst=3.7), "relay[0].burst"),
+    "two rules of one name": (with_rules(RULE, RULE), "rule"),
+    "a rule for everything": (with_rules(ruled(text="")), "rule[0].text"),
+    "a rule that isn't a pattern": (with_rules(ruled(text="(")), "rule[0].text"),
+    "a rule that repeats without end": (with_rules(ruled(text="x{99999999999}")), "rule[0].text"),
+    "a message to blame before there is one": (
+        with_rules(ruled(verdict=RuleVerdict.LATER, stages=[Stage.AUTH])),
+        "rule[0].verdict",
+    ),
+    "a message refused before there is one": (
+        with_rules(ruled(verdict=RuleVerdict.REJECTED, stages=[Stage.EHLO])),
+        "rule[0].verdict",
+    ),
+    "a relay's pause for a message": (with_rules(ruled(verdict=RuleVerdict.PAUSE, scope=RuleScope.MESSAGE)), "rule[0].scope"),
+    "a message put off for a relay": (with_rules(ruled(verdict=RuleVerdict.LATER, scope=RuleScope.RELAY)), "rule[0].scope"),
+    "a recipient at the dot": (
+        with_rules(ruled(verdict=RuleVerdict.LATER, scope=RuleScope.RECIPIENT, stages=[Stage.RCPT, Stage.DOT])),
+        "rule[0].scope",
+    ),
 }
 
 KEPT_RULES = {
@@ -68,6 +105,17 @@ KEPT_RULES = {
     ),
     "login without encryption that is allowed": away(
         tls=Tls.NONE, username="u", password=Secret("p"), allow_auth_without_tls=True
+    ),
+    "the least burst": away(rate_per_s=10.0, burst=3.0),
+    "a rate whose burst follows from it": away(rate_per_s=0.1),
+    "an address as a name": with_relays(
+        msgspec.structs.replace(RELAY, ehlo_name="[192.0.2.1]"),
+        msgspec.structs.replace(RELAY, name="b", ehlo_name="[IPv6:2001:db8::1]"),
+    ),
+    "rules": with_rules(
+        ruled(codes=["451"], text=""),
+        ruled(name="s", stages=[Stage.AUTH], verdict=RuleVerdict.PAUSE, scope=RuleScope.RELAY),
+        ruled(name="t", stages=[Stage.RCPT], verdict=RuleVerdict.REJECTED, scope=RuleScope.RECIPIENT),
     ),
     "no encryption and no login": away(tls=Tls.NONE),
     "login with encryption": away(username="u", password=Secret("p")),
@@ -99,6 +147,17 @@ def test_a_daemon_that_sends_needs_a_relay_or_a_handler() -> None:
     assert list(problems_between(Settings())) == []
 
 
+def test_every_queue_of_a_daemon_that_sends_needs_a_relay() -> None:
+    """A queue whose jobs nobody could send is a mistake, unless a handler may be what its jobs are for."""
+    bound = with_relays(msgspec.structs.replace(RELAY, queues=["bulk"]))
+    assert [problem.path for problem in problems_between(bound, sends=True)] == ["worker.queues"]
+    assert list(problems_between(bound)) == []
+    assert list(problems_between(msgspec.structs.replace(bound, worker=Worker(queues=["bulk"])), sends=True)) == []
+    assert list(problems_between(msgspec.structs.replace(bound, handlers={"report": "reports:build"}), sends=True)) == []
+    both = with_relays(msgspec.structs.replace(RELAY, queues=["bulk"]), AWAY)
+    assert list(problems_between(both, sends=True)) == []
+
+
 def test_a_username_without_its_password_matters_only_to_who_sends() -> None:
     """An operator who lists jobs may not be allowed to read the relay's password."""
     settings = away(username="u")
@@ -109,7 +168,8 @@ def test_a_username_without_its_password_matters_only_to_who_sends() -> None:
 @pytest.mark.parametrize(("settings", "path"), BROKEN_RULES.values(), ids=BROKEN_RULES)
 def test_a_rule_names_the_keys_it_looks_at(settings: Settings, path: str) -> None:
     """Each key that a rule concerns exists, or the rule would speak while that key is wrong."""
-    relays = {f"relay[{index}]": relay for index, relay in enumerate(settings.relay)}
+    relays: dict[str, Any] = {f"relay[{index}]": relay for index, relay in enumerate(settings.relay)}
+    relays |= {f"rule[{index}]": rule for index, rule in enumerate(settings.rule)}
     sections: Mapping[str, Any] = {name: getattr(settings, name) for name in ("database", "lease", "retry")} | relays
     for problem in problems_between(settings):
         assert problem.path == path
@@ -130,6 +190,10 @@ GOOD_VALUES = [
     *((values.DomainOrEmpty, value) for value in ("", "example.org", "xn--bcher-kva.example")),
     *((values.AddressOrEmpty, value) for value in ("", "events@example.org", "jürgen@example.org")),
     *((values.MailboxOrEmpty, value) for value in ("", "events@example.org", "Events <events@example.org>", "<a@b.org>")),
+    *((values.ErrorCode, value) for value in ("4", "55", "454")),
+    *((values.EnhancedCode, value) for value in ("4.7", "5.1.10")),
+    *((values.DsnNotify, value) for value in ("", "never", "failure", "failure,delay", "success,failure,delay")),
+    *((values.PerSecond, value) for value in (0, 0.1, 14)),
     *((values.Function, value) for value in ("reports:build", "reports.jobs:build_1")),
 ]
 
@@ -145,13 +209,20 @@ BAD_VALUES = [
     *((values.NameOrEmpty, value) for value in ("a b", "x" * 101, "a\n")),
     *((values.Dsn, value) for value in ("", "mysql://h/d", "host=localhost")),
     *((values.Host, value) for value in ("", "smtp example", "smtp.example.org\r\nX", "[::1]", "smtp.example.org/x")),
-    *((values.EhloName, value) for value in ("a b", "mail\r\nRCPT TO:<x@y>", "-a", "a..b", "[192.0.2.1", "x" * 254)),
+    *(
+        (values.EhloName, value)
+        for value in ("mail", "localhost", "a b", "mail\r\nRCPT TO:<x@y>", "-a", "a..b", "[192.0.2.1", "x" * 254)
+    ),
     *((values.DomainOrEmpty, value) for value in ("example.org>", "a@b", "a b", ".org")),
     *(
         (values.AddressOrEmpty, value)
         for value in ("events", "a@b@c.org", "a b@c.org", "<a@b.org>", "a@b.org\n", "a@b.org SIZE=1")
     ),
     *((values.MailboxOrEmpty, value) for value in ("Events", "Events <events>", "E <a@b.org> x", "E\r\nBcc: x <a@b.org>")),
+    *((values.ErrorCode, value) for value in ("", "2", "250", "3", "354", "45x", "4544", "1")),
+    *((values.EnhancedCode, value) for value in ("2.0.0", "4", "4.", "4.7.1.1", "5.1.1000")),
+    *((values.DsnNotify, value) for value in ("never,failure", "fail", "failure, delay", "failure,", "FAILURE")),
+    *((values.PerSecond, value) for value in (-1, float("nan"), float("inf"))),
     *((values.Function, value) for value in ("reports", "reports:", ":build", "reports.jobs.build", "a:b:c", "a b:c", "1a:b")),
 ]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,19 +22,3 @@ def test_a_lease_is_never_believed_longer_than_the_row_says(asked: float, round_
     granted = asked + round_trip  # on our clock, when the server wrote its own now() + lease
     row_expires = granted + clock + TRUST.lease_s
     assert TRUST.until(asked) + clock <= row_expires - TRUST.margin_s + 1e-3
-
-
-@pytest.mark.parametrize(
-    ("expires_in_s", "until"),
-    [(1_000.0, 125.0), (25.0, 125.0), (24.0, 124.0), (1.0, 101.0), (0.0, 100.0), (-3.0, 97.0)],
-)
-def test_a_mark_is_believed_no_longer_than_the_job_may_be_sent(expires_in_s: float, until: float) -> None:
-    """The nearer of the lease's end and expires_at decides, also when that has passed already."""
-    assert TRUST.until_mark(100.0, expires_in_s) == until
-
-
-@given(asked=SECONDS, expires_in_s=st.floats(-1e6, 1e6))
-def test_a_mark_never_lengthens_the_window(asked: float, expires_in_s: float) -> None:
-    """It only ever takes away."""
-    assert TRUST.until_mark(asked, expires_in_s) <= TRUST.until(asked)
-    assert TRUST.until_mark(asked, expires_in_s) <= asked + expires_in_s

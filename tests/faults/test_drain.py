@@ -25,7 +25,7 @@ async def test_drain_hands_back_what_is_before_the_dot_and_waits_for_what_is_aft
     scene.relay.hold("dot")
     worker = await scene.worker("worker", link=link, worker={"drain_timeout_s": 2.5, "concurrency": 7}, **PATIENT)
     dotted = await scene.enqueue()
-    await scene.relay.reached("dot")
+    await scene.reached("dot")
     jobs = await scene.spread(link.trap("mark"), before=1)
     await scene.lease_renewed(jobs["greeting"])
     worker.signal(signal.SIGTERM)
@@ -54,7 +54,7 @@ async def test_drain_lets_a_slot_finish_that_is_quick_enough(scene: Scene) -> No
     scene.relay.hold("rcpt")
     worker = await scene.worker("worker", worker={"drain_timeout_s": 20.0})
     job_id = await scene.enqueue()
-    await scene.relay.reached("rcpt")
+    await scene.reached("rcpt")
     worker.signal(signal.SIGTERM)
     await worker.event("drain.begun")
     later = await scene.enqueue()
@@ -68,7 +68,7 @@ async def test_unanswered_dot_is_recorded_as_doubt_when_the_grace_is_over(scene:
     scene.relay.hold("dot")
     worker = await scene.worker("worker", **{**PATIENT, "worker": BRIEF})
     jobs = {wish: await scene.enqueue(on_doubt=wish) for wish in ("resend", "hold")}
-    await scene.relay.reached("dot", 2)
+    await scene.reached("dot", 2)
     assert await worker.stop() == 75
     found = {wish: await scene.job(job_id) for wish, job_id in jobs.items()}
     assert [(found[wish]["state"], found[wish]["doubts"]) for wish in jobs] == [("ready", 1), ("in_doubt", 1)]
@@ -80,10 +80,10 @@ async def test_second_signal_ends_both_waits(scene: Scene) -> None:
     scene.relay.hold("dot")
     worker = await scene.worker("worker", **{**PATIENT, "worker": {"drain_timeout_s": 60.0, "reply_grace_s": 60.0}})
     dotted = await scene.enqueue()
-    await scene.relay.reached("dot")
+    await scene.reached("dot")
     scene.relay.hold("data")
     before = await scene.enqueue()
-    await scene.relay.reached("data", 2)
+    await scene.reached("data", 2)
     worker.signal(signal.SIGTERM)
     await worker.event("drain.begun")
     worker.signal(signal.SIGTERM)

@@ -26,7 +26,7 @@ async def _killed_after_the_dot(scene: Scene, *jobs: int) -> None:
     """Kill a worker when the relay has the messages of these jobs and hasn't answered for any."""
     scene.relay.hold("stored")
     killed = await scene.worker("killed")
-    await scene.relay.events.wait(len(jobs), "stored")
+    await scene.seen(len(jobs), "stored")
     killed.kill()
     await killed.stopped()
     scene.relay.release("stored")
@@ -75,7 +75,7 @@ async def test_poison_job_is_parked_and_harms_nobody(scene: Scene) -> None:
     neighbours = [await scene.enqueue() for _ in range(5)]
     for number in (1, 2, 3):
         worker = await scene.worker(f"victim{number}")
-        await scene.relay.events.wait(number, "command", stage="rcpt", line="RCPT TO:<poison@example.org>")
+        await scene.seen(number, "command", stage="rcpt", line="RCPT TO:<poison@example.org>")
         worker.kill()
         await worker.stopped()
     await scene.worker("last")

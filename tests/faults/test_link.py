@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from tests.faults.scene import PATIENT, Scene
@@ -68,7 +66,7 @@ async def test_mark_decides_about_a_cancelled_or_expired_job(scene: Scene) -> No
     scene.relay.hold("rcpt")
     await scene.worker("worker")
     cancelled, expired = await scene.enqueue(), await scene.enqueue(expires_in_s=1.0)
-    await scene.relay.reached("rcpt", 2)
+    await scene.reached("rcpt", 2)
     assert await scene.database.fetchval("SELECT mailslot.cancel($1)", cancelled) == "cancel_requested"
     await scene.until_true("SELECT expires_at < now() FROM mailslot.jobs WHERE id = $1", expired)
     scene.relay.release("rcpt")
@@ -78,17 +76,23 @@ async def test_mark_decides_about_a_cancelled_or_expired_job(scene: Scene) -> No
 
 
 async def test_no_dot_after_send_by_although_the_mark_came_before_it(scene: Scene) -> None:
-    """A body that takes until after expires_at is not finished by a dot, though the job was marked in time and its lease lives."""
-    scene.relay.hold("body")
-    await scene.worker("worker", relay={"body_timeout_s": 30.0, "dot_timeout_s": 0.8})
-    attachment = {"filename": "big.txt", "content_b64": "QUFB" * 2_000_000}
-    payload = {"to": "maya@example.org", "subject": "big", "text": "big", "attachments": [attachment]}
-    job_id = await scene.enqueue(payload=payload, expires_in_s=3.0)
-    await scene.until(job_id, "marked")
-    await scene.until_true("SELECT expires_at < now() FROM mailslot.jobs WHERE id = $1", job_id)
-    scene.relay.release("body")
-    job = await scene.until(job_id, "dead")
-    assert (job["reason"], job["doubts"], scene.relay.messages) == ("expired", 0, [])
+    """A body that takes until after expires_at isn't finished by a dot, though the job was marked in time and its lease lives."""
+    async with Proxy.to_port(scene.relay.port) as smtp:
+        scene.relay.script["ehlo"] = ["8BITMIME"]
+        scene.relay.hold("data")
+        await scene.worker("worker", relay_port=smtp.port, relay={**PATIENT["relay"], "body_timeout_s": 30.0}, lease=LATE["lease"])
+        attachment = {"filename": "big.bin", "content_b64": "QUFB" * 4_000_000}
+        job_id = await scene.enqueue(payload={"to": "maya@example.org", "text": "big", "attachments": [attachment]})
+        await scene.reached("data")
+        smtp.hold(UP)
+        await scene.database.execute("UPDATE mailslot.jobs SET expires_at = now() + interval '2 s' WHERE id = $1", job_id)
+        scene.relay.release("data")
+        await scene.until(job_id, "marked")
+        await scene.lease_renewed(job_id)
+        await scene.until_true("SELECT expires_at < now() FROM mailslot.jobs WHERE id = $1", job_id)
+        smtp.release()
+        job = await scene.until(job_id, "dead")
+        assert (job["reason"], job["doubts"], scene.relay.messages) == ("expired", 0, [])
 
 
 @pytest.mark.parametrize("direction", [UP, DOWN])
@@ -111,7 +115,7 @@ async def test_lost_heartbeats_that_fit_into_the_lease_cost_nothing(scene: Scene
     scene.relay.hold("dot")
     await scene.worker("worker", link=link, **PATIENT)
     job_id = await scene.enqueue()
-    await scene.relay.reached("dot")
+    await scene.reached("dot")
     for direction in (UP, DOWN):
         beat = link.trap("extend", direction)
         await beat.sprung()
@@ -127,7 +131,7 @@ async def test_black_hole_before_the_dot_hands_the_job_to_another(scene: Scene, 
     scene.relay.hold("rcpt")
     cut_off = await scene.worker("cut_off", link=link)
     job_id = await scene.enqueue()
-    await scene.relay.reached("rcpt")
+    await scene.reached("rcpt")
     link.hold()
     scene.relay.release("rcpt")
     await scene.worker("other")
@@ -144,7 +148,7 @@ async def test_black_hole_after_the_dot_keeps_the_outcome(scene: Scene, link: Pr
     scene.relay.hold("dot")
     cut_off = await scene.worker("cut_off", link=link, **PATIENT)
     job_id = await scene.enqueue()
-    await scene.relay.reached("dot")
+    await scene.reached("dot")
     link.hold()
     other = await scene.worker("other", **PATIENT)
     scene.relay.release("dot")
@@ -163,14 +167,14 @@ async def test_answer_that_outlived_the_doubt_delay_spares_the_second_copy(scene
     scene.relay.hold("dot")
     cut_off = await scene.worker("cut_off", link=link)
     resent, kept = await scene.enqueue(), await scene.enqueue(on_doubt="hold")
-    await scene.relay.reached("dot", 2)
+    await scene.reached("dot", 2)
     link.hold()
     scene.relay.release("dot")
     await cut_off.event("outcome.unrecorded")
     scene.relay.hold("data")
     await scene.worker("other")
     await scene.until(kept, "in_doubt")
-    await scene.relay.reached("data", 3)
+    await scene.reached("data", 3)
     link.release()
     await cut_off.event("outcome.stale", job_id=resent, verdict="sent")
     scene.relay.release("data")
@@ -184,7 +188,7 @@ async def test_deaf_worker_under_load_loses_nothing(scene: Scene, link: Proxy) -
     """With every answer of the database held back for 2 s in the midst of 300 jobs, all are sent once and nobody is blamed."""
     await scene.worker("worker", link=link, **LATE)
     await scene.enqueue_many(300)
-    await scene.relay.events.wait(30, "stored")
+    await scene.seen(30, "stored")
     link.hold(DOWN)
     await scene.lasting(2.0)
     link.release()
@@ -211,7 +215,7 @@ async def test_locked_job_stalls_neither_the_others_nor_their_leases(scene: Scen
     scene.relay.hold("rcpt")
     worker = await scene.worker("worker", **PATIENT)
     locked, neighbour = await scene.enqueue("locked@example.org"), await scene.enqueue()
-    await scene.relay.reached("rcpt", 2)
+    await scene.reached("rcpt", 2)
     async with scene.database.connection() as application:
         async with application.transaction():
             await application.fetchval("SELECT mailslot.cancel($1)", locked)
@@ -241,4 +245,3 @@ async def test_worker_whose_log_nobody_reads_goes_on(scene: Scene) -> None:
     await scene.all_finished()
     assert len(scene.relay.messages) == 320
     assert await worker.stop() == 0
-    await asyncio.sleep(0)

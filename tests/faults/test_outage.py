@@ -42,7 +42,7 @@ async def test_three_restarts_of_the_database_blame_nobody(private_scene: Scene,
             scene.relay.hold(stage)
             before = len(scene.relay.events.of("command", stage=stage))
             jobs += [await scene.enqueue() for _ in range(4)]
-            await scene.relay.reached(stage, before + 4)
+            await scene.reached(stage, before + 4)
         await _restart(private_server, "fast")
         scene.relay.release("rcpt")
         scene.relay.release("dot")
@@ -77,7 +77,7 @@ async def test_mark_is_on_disk_when_the_dot_leaves(private_scene: Scene, private
     scene.relay.hold("dot")
     await scene.worker("worker", lease={"duration_s": 30.0, "heartbeat_s": 9.0, "in_doubt_delay_s": 90.0}, relay={"dot_timeout_s": 50.0})
     job_id = await scene.enqueue()
-    await scene.relay.reached("dot")
+    await scene.reached("dot")
     await _restart(private_server, "immediate")
     assert (await scene.job(job_id))["state"] == "marked"
     scene.relay.release("dot")
@@ -142,10 +142,10 @@ async def test_database_away_costs_time_and_nothing_else(scene: Scene, link: Pro
         }
         scene.relay.hold("dot")
         jobs = [await scene.enqueue(queue=queue) for queue in ("refused", "silent")]
-        await scene.relay.reached("dot", 2)
+        await scene.reached("dot", 2)
         scene.relay.hold("rcpt")
         jobs += [await scene.enqueue(queue=queue) for queue in ("refused", "silent") for _ in range(2)]
-        await scene.relay.reached("rcpt", 6)
+        await scene.reached("rcpt", 6)
         before = {name: (worker.position, _cpu_s(worker)) for name, worker in workers.items()}
         await link.go_away()
         silent_link.hold()
@@ -177,7 +177,7 @@ async def test_database_that_takes_nothing_is_waited_for(scene: Scene, fault: st
     worker = await scene.worker("worker", **PATIENT)
     scene.relay.hold("rcpt")
     jobs = [await scene.enqueue() for _ in range(3)]
-    await scene.relay.reached("rcpt", 3)
+    await scene.reached("rcpt", 3)
     await scene.database.execute(f"ALTER DATABASE {scene.database.name} {fault}")
     await scene.cut_backends()
     await worker.event("database.lost")
@@ -196,7 +196,7 @@ async def test_backends_that_are_terminated_again_and_again_cost_nothing(scene: 
         await scene.worker(name, **PATIENT)
     await scene.enqueue_many(400)
     for target in range(20, 320, 20):
-        await scene.relay.events.wait(target, "stored")
+        await scene.seen(target, "stored")
         await scene.cut_backends()
     await scene.all_finished()
     assert await scene.database.fetch("SELECT id FROM mailslot.jobs WHERE outcome <> 'sent' OR crashes + doubts > 0 OR attempt <> 1") == []

@@ -56,6 +56,7 @@ ILLEGAL = {
     "a long queue": {"queue": LONG.format(101)},
     "no kind": {"kind": "''"},
     "a kind with a slash": {"kind": "'a/b'"},
+    "a relay with a space": {"relay_wanted": "'a b'"},
     "no key": {"idempotency_key": "''"},
     "a long key": {"idempotency_key": LONG.format(501)},
     "a trace that isn't one": {"traceparent": "'00-x'"},

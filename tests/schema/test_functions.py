@@ -157,6 +157,14 @@ async def test_cancelling_twice_keeps_the_first_time(database: Database) -> None
     assert await database.fetchval("SELECT cancel_requested_at FROM mailslot.jobs") == first
 
 
+async def test_the_trigger_runs_once_a_statement(database: Database) -> None:
+    """A bulk insert of a million rows asks once whether to wake anybody."""
+    rows = await database.fetch("""
+        SELECT tgname, tgtype & 1 AS is_for_each_row FROM pg_trigger
+        WHERE tgrelid = 'mailslot.jobs'::regclass AND NOT tgisinternal""")
+    assert [tuple(row) for row in rows] == [("wake", 0)]
+
+
 async def test_one_insert_of_many_jobs_is_one_notification(database: Database) -> None:
     """Bulk inserts are cheap: however many rows and statements, a transaction wakes once; and it can be switched off."""
     heard: list[object] = []

@@ -19,7 +19,7 @@ from tests.support.database import Database
 
 CREATED = Migrated(None, SCHEMA_VERSION, ("schema.sql",))
 FIRST = resources.Step(2, "add_colour", "ALTER TABLE mailslot.jobs ADD colour text")
-SECOND = resources.Step(3, "add_index", "CREATE INDEX jobs_colour ON mailslot.jobs (colour)")
+SECOND = resources.Step(3, "add_table", "CREATE TABLE mailslot.colours (colour text)")
 BROKEN = resources.Step(3, "break", "SELECT 1/0")
 
 
@@ -115,9 +115,9 @@ async def test_steps_bring_an_older_database_up_in_order(database: Database, mon
     """Each step is applied once, by mailslot_owner, however many versions lie between."""
     monkeypatch.setattr(db, "SCHEMA_VERSION", 3)
     monkeypatch.setattr(resources, "steps", lambda: [FIRST, SECOND])
-    assert await migrate(settings_for(database.dsn)) == Migrated(1, 3, ("0002_add_colour", "0003_add_index"))
+    assert await migrate(settings_for(database.dsn)) == Migrated(1, 3, ("0002_add_colour", "0003_add_table"))
     assert await version(database) == 3
-    owner = await database.fetchval("SELECT relowner::regrole::text FROM pg_class WHERE relname = 'jobs_colour'")
+    owner = await database.fetchval("SELECT relowner::regrole::text FROM pg_class WHERE relname = 'colours'")
     assert owner == "mailslot_owner"
     assert await migrate(settings_for(database.dsn)) == Migrated(3, 3, ())
 

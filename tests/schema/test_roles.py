@@ -11,7 +11,7 @@ from tests.schema.conftest import RoleConnection
 from tests.support.database import Database
 
 ROLES = ("mailslot_producer", "mailslot_worker", "mailslot_operator", "mailslot_monitor")
-TABLES = {"attempts", "audit", "job_states", "jobs", "meta", "queues", "settings", "workers"}
+TABLES = {"attempts", "audit", "job_states", "jobs", "meta", "queues", "rates", "settings", "workers"}
 SHARED = {"ending", "settle", "holds_assumed", "commit_durably"}
 FUNCTIONS = {"enqueue", "cancel", "wake", *SHARED}
 LIFECYCLE = {
@@ -29,13 +29,13 @@ MAY_EXECUTE = {
 }
 MAY_READ = {
     "mailslot_producer": set(),
-    "mailslot_worker": {"meta", "settings", "queues", "jobs", "attempts", "workers"},
+    "mailslot_worker": {"meta", "settings", "queues", "jobs", "attempts", "rates", "workers"},
     "mailslot_operator": TABLES,
     "mailslot_monitor": {"job_states", "queues", "workers", "settings", "meta"},
 }
 MAY_INSERT = {
     "mailslot_producer": set(),
-    "mailslot_worker": {"attempts", "workers"},
+    "mailslot_worker": {"attempts", "rates", "workers"},
     "mailslot_operator": {"queues", "audit"},  # of the audit trail only some columns, which a test below tells apart
     "mailslot_monitor": set(),
 }
@@ -50,6 +50,7 @@ MAY_UPDATE = {
     "mailslot_worker": {
         "jobs": LIFECYCLE,
         "attempts": LEDGER,
+        "rates": {"relay", "tokens", "filled_at", "taken"},
         "workers": {"session_key", "owner", "host", "pid", "version", "concurrency", "started_at", "seen_at"},
     },
     "mailslot_operator": {

@@ -102,6 +102,14 @@ def test_pause_is_not_brought_forward() -> None:
     assert (broken.access, broken.retry_in_s) == (Access.PAUSED, 300.0)
 
 
+def test_first_pause_stands() -> None:
+    """Those who were on their way when the quota ran out neither shorten the pause nor announce another."""
+    broken = breaker(Clock(), pause_s=300.0)
+    broken.transacted(decision(Verdict.PAUSE, wait_s=1800.0))
+    assert not broken.transacted(decision(Verdict.PAUSE, reason="other"))
+    assert (broken.reason, broken.retry_in_s) == ("because", 1800.0)
+
+
 def test_wrong_password_is_tried_once_each_pause() -> None:
     """The pause doesn't grow and doesn't shrink."""
     clock = Clock()
@@ -163,6 +171,16 @@ def test_three_doubts_in_a_row_pause_the_relay() -> None:
         broken.transacted(REJECTED)
     assert broken.transacted(DOUBT)
     assert (broken.access, broken.reason, broken.retry_in_s) == (Access.PAUSED, "answers_missing", 300.0)
+
+
+def test_pause_for_doubts_starts_the_count_anew() -> None:
+    """After the pause a single loss is a single loss."""
+    broken = breaker(Clock())
+    for _ in range(DOUBTS_IN_A_ROW):
+        broken.transacted(DOUBT)
+    broken.recovered()
+    assert not broken.transacted(DOUBT)
+    assert broken.usable
 
 
 def test_doubts_with_a_sent_between_pause_nothing() -> None:

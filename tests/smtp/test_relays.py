@@ -250,7 +250,7 @@ async def test_next_relay_takes_over_while_nothing_was_sent() -> None:
         pass
     async with ScriptedRelay() as second:
         relays = relays_of(relay_at(first, "first"), relay_at(second, "second"))
-        assert relays.first_name == "first"
+        assert relays.names == ("first", "second")
         await one_message(relays)
         assert relays.usable
         async with first, running(relays) as changes:
@@ -300,6 +300,47 @@ async def test_faults_in_transactions_stop_the_jobs() -> None:
         await server.reached("quit")
 
 
+async def test_full_sessions_are_no_faults() -> None:
+    """A relay that counts messages per session works as it says."""
+    async with ScriptedRelay() as server:
+        relays = relays_of(relay_at(server))
+        over = Reply(421, "4.7.0", "Maximum message count per session reached.")
+        for _ in range(10):
+            relays.note("relay", decide(Report("relay", Stage.MAIL, over)))
+        assert relays.usable
+
+
+async def test_relay_without_access_is_left_at_once() -> None:
+    """Nobody waits for a place at a relay that takes no work while another one does."""
+    async with ScriptedRelay() as first, ScriptedRelay() as second:
+        away = {"connections": 1, "probe_first_s": NEVER_S, "probe_max_s": NEVER_S}
+        relays = relays_of(relay_at(first, "first", **away), relay_at(second, "second"))
+        connection = await taken(relays)
+        for _ in range(3):
+            relays.note("first", decide(Report("first", Stage.MAIL, Fault.TIMEOUT)))
+        await one_message(relays)
+        assert len(second.messages) == 1
+        relays.check_in(connection)
+        relays.close()
+
+
+async def test_slowed_relay_gets_its_connections_back() -> None:
+    """A minute of success after the halving lets one more in."""
+    now = [1000.0]
+    async with ScriptedRelay() as server:
+        relays = Relays([relay_at(server, connections=2)], boottime_s=lambda: now[0], chance=random.random)
+        connection = await taken(relays)
+        relays.note("relay", decide(Report("relay", Stage.MAIL, Reply(432, "4.3.2", "too many"))))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(SHORT_S):
+                await relays.check_out()
+        now[0] += 60.0
+        relays.note("relay", decide(Report("relay", Stage.DOT, Reply(250, "2.0.0", "ok"))))
+        relays.check_in(await taken(relays))
+        relays.check_in(connection)
+        relays.close()
+
+
 async def test_doubts_pause_the_relay_and_name_the_reason() -> None:
     """Three answers missing in a row: no more mail into the fog."""
     async with ScriptedRelay({"dot": {"reply": None, "then": "close"}}) as server:
@@ -347,5 +388,5 @@ async def test_no_relay_at_all_is_a_report() -> None:
     """A worker without relays sends nothing and doesn't fall over."""
     relays = relays_of()
     assert not relays.usable
-    assert relays.first_name == ""
+    assert (relays.names, relays.way("default")) == ((), None)
     assert await relays.check_out() == Report("", Stage.CONNECT, Fault.UNREACHABLE)

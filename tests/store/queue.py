@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import asyncpg
 
@@ -18,9 +18,10 @@ from daemon.core.outcome import Conclusion, Record
 from daemon.core.settings import Database, Lease, Mail, Settings, Worker
 from daemon.database import QUIET
 from daemon.ports import Ports
-from daemon.store import PRIORITIES, Ending, Level, Marked, MarkRequest, Store, Written
+from daemon.store import NOTHING_CLOSED, PRIORITIES, Closed, Ending, Level, Marked, MarkRequest, Store, Written
 
-NOBODY = UUID(int=0)
+YES, NO = True, False
+"""Arguments of statements that are written out."""
 AGO = "now() - interval '1 hour'"
 SOON = "now() + interval '1 hour'"
 LEASED = {"lease_token": "gen_random_uuid()", "lease_owner": "'gone'", "leased_at": AGO, "attempt": "1"}
@@ -57,7 +58,7 @@ class Queue:
     async def save(self, payload: object = None, **columns: str | None) -> int:
         """Write a job; each column is given as an SQL expression. Returns its id."""
         columns = {"expires_at": "now() + interval '1 day'", **columns}
-        names, values = ", ".join(columns), ", ".join(str(value) for value in columns.values())
+        names, values = ", ".join(columns), ", ".join(value or "NULL" for value in columns.values())
         statement = f"INSERT INTO mailslot.jobs (payload, {names}) VALUES ($1::jsonb, {values}) RETURNING id"  # noqa: S608  ours
         saved: int = await self.connection.fetchval(statement, json.dumps(payload or {"to": ["ann@example.org"]}))
         return saved
@@ -97,10 +98,10 @@ class Queue:
         *,
         levels: Sequence[Level] = tuple(Level("default", priority) for priority in PRIORITIES),
         suspects: bool = False,
-        without: Sequence[str] = (),
+        closed: Closed = NOTHING_CLOSED,
     ) -> list[Job]:
         """Claim as a worker does."""
-        return await self.store.claim(levels, [uuid4() for _ in range(count)], suspects=suspects, without=without)
+        return await self.store.claim(levels, [uuid4() for _ in range(count)], suspects=suspects, closed=closed)
 
     async def job(self, **columns: str | None) -> Job:
         """Save a job, claim it, and return it as its holder has it."""

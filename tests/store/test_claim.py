@@ -9,10 +9,10 @@ import asyncpg
 import pytest
 
 from daemon.core.errors import StoreUnavailable
-from daemon.core.outcome import Release
+from daemon.core.outcome import Record, Release
 from daemon.database import statement
-from daemon.store import PRIORITIES, Level
-from tests.store.queue import AGO, EXPIRED, HELD, MARKED, OVERDUE, SOON, Queue, opened, settings_for
+from daemon.store import INLINE_BYTES, PRIORITIES, Closed, Level
+from tests.store.queue import AGO, EXPIRED, HELD, MARKED, OVERDUE, SOON, Queue, opened, settings_for, stranger
 from tests.support.database import Database
 
 AHEAD = {"lease_expires_at": "now() + interval '3 minutes'"}
@@ -48,7 +48,7 @@ async def test_a_claim_takes_no_more_jobs_than_slots_wait(queue: Queue) -> None:
     for priority in ("0", "0", "1", "1", "1"):
         await queue.save(priority=priority)
     tokens = [uuid4() for _ in range(3)]
-    jobs = await queue.store.claim([Level("default", 0), Level("default", 1)], tokens, suspects=False, without=())
+    jobs = await queue.store.claim([Level("default", 0), Level("default", 1)], tokens, suspects=False)
     assert [job.token for job in jobs] == tokens
     assert await queue.connection.fetchval("SELECT count(*) FROM mailslot.jobs WHERE lease_token IS NOT NULL") == 3
 
@@ -85,7 +85,7 @@ async def test_a_forced_nested_loop_doesnt_make_the_claim_take_more(queue: Queue
         [level.priority for level in levels],
         [level.after_at for level in levels],
         [0] * 4,
-        *(2, [uuid4(), uuid4()], "me", 30.0, True, 0.0, False, [], 1_000, 3),
+        *(2, [uuid4(), uuid4()], "me", 30.0, True, 0.0, False, [], 1_000, 3, []),
     )
     changed = await other.fetchval("SELECT count(*) FROM mailslot.jobs WHERE lease_token IS NOT NULL")
     assert (len(claimed), changed) == (2, 2)
@@ -118,7 +118,15 @@ async def test_a_kind_whose_means_are_away_is_left_alone(queue: Queue) -> None:
     """Without a usable relay mail waits; what needs none goes on."""
     await queue.save(kind="'email'")
     report = await queue.save(kind="'report.build'")
-    assert [job.id for job in await queue.claim(without=["email", "sms"])] == [report]
+    assert [job.id for job in await queue.claim(closed=Closed(queues=("other", "default")))] == [report]
+
+
+async def test_mail_that_asks_for_a_relay_goes_by_that_relay_alone(queue: Queue) -> None:
+    """Closed is what it asks for, or else its queue; the job says what it asks for."""
+    anywhere, away, there = [await queue.save(relay_wanted=wanted) for wanted in ("NULL", "'away'", "'there'")]
+    assert [j.id for j in await queue.claim(closed=Closed(queues=("default",), relays=("away", "x")))] == [there]
+    assert [(j.id, j.relay_wanted) for j in await queue.claim(closed=Closed(relays=("away",)))] == [(anywhere, None)]
+    assert [(j.id, j.relay_wanted) for j in await queue.claim(closed=Closed(queues=("default",)))] == [(away, "away")]
 
 
 @pytest.mark.parametrize(
@@ -136,7 +144,19 @@ async def test_a_kind_whose_means_are_away_is_left_alone(queue: Queue) -> None:
         {**EXPIRED, "expires_at": AGO},
         {**EXPIRED, "cancel_requested_at": AGO},
     ],
-    ids=["future", "expired", "cancel", "used-up", "done", "held", "marked", "overdue", "marked-ahead", "lost-expired", "lost-cancel"],
+    ids=[
+        "future",
+        "expired",
+        "cancel",
+        "used-up",
+        "done",
+        "held",
+        "marked",
+        "overdue",
+        "marked-ahead",
+        "lost-expired",
+        "lost-cancel",
+    ],
 )
 @pytest.mark.parametrize("suspects", [False, True])
 async def test_what_isnt_due_is_never_claimed(queue: Queue, columns: dict[str, str], suspects: bool) -> None:  # noqa: FBT001
@@ -152,7 +172,9 @@ async def test_what_isnt_due_is_never_claimed(queue: Queue, columns: dict[str, s
 
 async def test_a_claim_grants_a_lease_and_counts_the_attempt(queue: Queue) -> None:
     """Token, owner, start and end of the lease are written; the job says what the row says."""
-    saved = await queue.save({"to": ["ann@example.org"], "n": 1}, attempt="2", doubts="1", traceparent="'00-" + "a" * 32 + "-" + "b" * 16 + "-01'")
+    saved = await queue.save(
+        {"to": ["ann@example.org"], "n": 1}, attempt="2", doubts="1", traceparent="'00-" + "a" * 32 + "-" + "b" * 16 + "-01'"
+    )
     (job,) = await queue.claim()
     row = await queue.row(saved)
     assert (row["state"], row["lease_token"], row["lease_owner"], row["attempt"]) == ("leased", job.token, "me", 3)
@@ -166,12 +188,24 @@ async def test_a_claim_grants_a_lease_and_counts_the_attempt(queue: Queue) -> No
 
 async def test_a_payload_that_is_too_large_stays_behind(queue: Queue) -> None:
     """The job comes with its size alone; its neighbour is unharmed, and exactly the limit is not too large."""
-    await queue.save({"text": "x" * 20_000})
-    await queue.save({"text": "x" * (10_000 - len('{"text": ""}'))})
+    frame = len('{"text": ""}')
+    await queue.save({"text": "x" * (INLINE_BYTES - frame + 1)})
+    await queue.save({"text": "x" * (INLINE_BYTES - frame)})
     large, fits = await queue.claim()
-    assert (large.payload, large.payload_bytes) == (None, 20_012)
+    assert (large.payload, large.payload_bytes) == (None, INLINE_BYTES + 1)
     assert fits.payload is not None
-    assert fits.payload_bytes == 10_000
+    assert len(fits.payload) == fits.payload_bytes == INLINE_BYTES
+
+
+async def test_a_payload_that_stayed_behind_is_handed_to_its_holder_alone(queue: Queue) -> None:
+    """Fetched by token; a stranger, a loser and whoever has finished get nothing."""
+    job = await queue.job()
+    assert await queue.store.payload(job) == job.payload
+    assert await queue.store.payload(stranger(job)) is None
+    taken = await queue.lose(job)
+    assert await queue.store.payload(job) is None
+    await queue.conclude(taken, Record("sent", "sent"))
+    assert await queue.store.payload(taken) is None
 
 
 async def test_verdicts_of_earlier_attempts_come_with_the_job(queue: Queue) -> None:
@@ -223,7 +257,7 @@ async def test_nobody_is_taken_over_while_the_server_is_young(queue: Queue, shar
     store = await opened(settings_for(shared_database.dsn, grace_s=1e9))
     store._settled_at_mono = 0.0  # noqa: SLF001  this worker has been connected for ever
     assert store.may_take_over
-    jobs = await store.claim([Level("default", 1)], [uuid4(), uuid4()], suspects=False, without=())
+    jobs = await store.claim([Level("default", 1)], [uuid4(), uuid4()], suspects=False)
     store.close()
     assert [job.id for job in jobs] == [ready]
     assert (await queue.row(lost))["lease_owner"] == "gone"
@@ -237,7 +271,7 @@ async def test_nobody_is_taken_over_by_a_worker_that_has_only_just_connected(que
     store._ports = type(store._ports)(boottime_s=lambda: now_mono)  # noqa: SLF001
     store._settled_at_mono = now_mono + 10.0  # noqa: SLF001
     assert not store.may_take_over
-    jobs = await store.claim([Level("default", 1)], [uuid4(), uuid4()], suspects=False, without=())
+    jobs = await store.claim([Level("default", 1)], [uuid4(), uuid4()], suspects=False)
     store.close()
     assert [job.id for job in jobs] == [ready]
     assert (await queue.row(lost))["lease_owner"] == "gone"
@@ -254,7 +288,8 @@ async def test_trouble_begins_the_grace_anew(queue: Queue, shared_database: Data
     clock[0] = 110.0
     assert store.may_take_over
     await queue.connection.execute(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'mailslot me' AND datname = current_database()"
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE application_name = 'mailslot me' AND datname = current_database()"
     )
     store.close()
     with pytest.raises(StoreUnavailable):
@@ -309,7 +344,7 @@ async def test_an_abandoned_claim_gives_the_jobs_and_their_attempts_back(queue: 
     ids = [await queue.save(priority=priority) for priority in ("0", "2", "2")]
     tokens = [uuid4() for _ in range(5)]
     levels = [Level("default", priority) for priority in PRIORITIES]
-    assert len(await queue.store.claim(levels, tokens, suspects=False, without=())) == 3
+    assert len(await queue.store.claim(levels, tokens, suspects=False)) == 3
     assert await queue.store.abandon(levels, tokens) == 3
     for row in [await queue.row(job_id) for job_id in ids]:
         assert (row["state"], row["attempt"], row["crashes"], row["lease_owner"], row["leased_at"]) == ("ready", 0, 0, None, None)
@@ -332,7 +367,7 @@ async def test_abandoning_begins_where_the_claim_began(queue: Queue) -> None:
     (level,) = await levels_of(queue, first)
     second = await queue.save()
     tokens = [uuid4()]
-    (job,) = await queue.store.claim([level], tokens, suspects=False, without=())
+    (job,) = await queue.store.claim([level], tokens, suspects=False)
     assert job.id == second
     assert await queue.store.abandon([level], tokens) == 1
 

@@ -65,7 +65,13 @@ async def test_later_makes_the_job_ready_again_after_its_delay(queue: Queue) -> 
     await queue.mark(job)
     assert await queue.conclude(job, LATER) == Written("done", None)
     row = await queue.row(job.id)
-    assert (row["state"], row["attempt"], row["doubts"], row["reason"], row["reply"]) == ("ready", 1, 0, "deferred", "450 4.2.0 later")
+    assert (row["state"], row["attempt"], row["doubts"], row["reason"], row["reply"]) == (
+        "ready",
+        1,
+        0,
+        "deferred",
+        "450 4.2.0 later",
+    )
     assert [row[name] for name in ("lease_token", "lease_owner", "leased_at", "lease_expires_at", "marked_at")] == [None] * 5
     (entry,) = await queue.ledger(job.id)
     assert timedelta(seconds=59) < row["available_at"] - entry["ended_at"] < timedelta(seconds=61)
@@ -128,7 +134,9 @@ async def test_many_outcomes_are_written_at_once_each_by_its_own_token(queue: Qu
         ({}, HELD_DOUBT, "in_doubt", "timeout"),
     ],
 )
-async def test_a_cancelled_job_doesnt_go_on(queue: Queue, columns: dict[str, str], record: Record, outcome: str, reason: str) -> None:
+async def test_a_cancelled_job_doesnt_go_on(
+    queue: Queue, columns: dict[str, str], record: Record, outcome: str, reason: str
+) -> None:
     """Cancelled instead of tried again; what was accepted, refused or doubted keeps its outcome."""
     job = await queue.job(**columns)
     assert await cancel(queue, job.id) == "cancel_requested"
@@ -146,7 +154,9 @@ async def test_a_job_that_was_once_in_doubt_never_ends_as_unsent(queue: Queue, r
 
 @pytest.mark.parametrize("record", [DEAD, CANCELLED])
 @pytest.mark.parametrize(("verdict", "outcome"), [("sent", "sent"), ("in_doubt", "in_doubt"), ("dead", None)])
-async def test_a_job_that_somebody_has_never_ends_as_unsent(queue: Queue, record: Record, verdict: str, outcome: str | None) -> None:
+async def test_a_job_that_somebody_has_never_ends_as_unsent(
+    queue: Queue, record: Record, verdict: str, outcome: str | None
+) -> None:
     """The row's own map is the last word."""
     job = await queue.job()
     mapped = replace(record, recipients=text({ANN: {"verdict": verdict}, BOB: {"verdict": "dead"}}))

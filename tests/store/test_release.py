@@ -57,7 +57,10 @@ async def test_the_recipients_are_again_as_they_were_at_the_claim(queue: Queue, 
 )
 @pytest.mark.parametrize("marked", [False, True])
 async def test_a_released_job_whose_cancel_was_requested_ends(
-    queue: Queue, columns: dict[str, str], outcome: str, marked: bool  # noqa: FBT001
+    queue: Queue,
+    columns: dict[str, str],
+    outcome: str,
+    marked: bool,  # noqa: FBT001
 ) -> None:
     """As cancelled, unless somebody may have it; its token stays with it, and no mark that nobody wrote a dot for."""
     job = await queue.job(**columns)

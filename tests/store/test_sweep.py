@@ -11,7 +11,7 @@ import pytest
 from daemon.core.outcome import Record
 from daemon.database import statement
 from daemon.store import PRIORITIES, Swept
-from tests.store.queue import AGO, EXPIRED, HELD, LEASED, MARKED, OVERDUE, SOON, Queue, opened, settings_for, text
+from tests.store.queue import AGO, EXPIRED, HELD, LEASED, MARKED, OVERDUE, SOON, YES, Queue, opened, settings_for, text
 from tests.support.database import Database
 
 ANN, BOB, CLEO = "ann@example.org", "bob@example.org", "cleo@example.org"
@@ -44,7 +44,7 @@ async def sweep(
         list(PRIORITIES),
         window,
         limit,
-        True,  # noqa: FBT003  may take over
+        YES,
         grace_s,
         delay_s,
         3,
@@ -146,7 +146,9 @@ async def test_a_job_without_attempts_left_ends(queue: Queue) -> None:
         ({"on_doubt": "'assume_sent'", "cancel_requested_at": AGO}, "in_doubt"),
     ],
 )
-async def test_an_overdue_mark_is_a_doubt_and_on_doubt_decides(queue: Queue, columns: dict[str, str], outcome: str | None) -> None:
+async def test_an_overdue_mark_is_a_doubt_and_on_doubt_decides(
+    queue: Queue, columns: dict[str, str], outcome: str | None
+) -> None:
     """Again at most twice and only while anything is left; never dead, never cancelled; counted as a doubt and a crash."""
     saved = await queue.save(**{**OVERDUE, **columns})
     before = await queue.row(saved)
@@ -304,7 +306,7 @@ async def test_one_full_pass_at_a_time(queue: Queue, other: asyncpg.Connection) 
     first = await queue.save(**EXPIRED)
     transaction = other.transaction()
     await transaction.start()
-    await other.fetch(statement("sweep"), [], [], None, 1, True, 0.0, DELAY_S, 3, 2, 30.0, True)  # noqa: FBT003
+    await other.fetch(statement("sweep"), [], [], None, 1, YES, 0.0, DELAY_S, 3, 2, 30.0, YES)
     assert await queue.store.sweep(queues=["default"]) == []
     assert await queue.store.sweep() == [Swept(first, "orphan", None)]
     second = await queue.save(**EXPIRED)

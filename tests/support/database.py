@@ -85,7 +85,7 @@ class Databases:
     async def prepared(self) -> AsyncIterator[None]:
         """Hold a template with the schema."""
         if await self._admin.fetchval("SELECT current_setting('server_version_num')::integer") >= VERSION_WITH_STRATEGY:
-            self._strategy = "STRATEGY file_copy"
+            self._strategy = "STRATEGY wal_log"
         async with self._held(self._template, "") as template:
             await template.apply_schema()
             yield

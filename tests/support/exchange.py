@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from daemon.core import settings
 from daemon.core.smtp import Fault, Reply, Report
-from daemon.smtp.connection import Connection
+from daemon.smtp.connection import Connection, EnvelopeReport
 from daemon.smtp.opening import open_connection, tls_context
 from tests.support.relay import ScriptedRelay
+from tests.support.relay_session import Script
 
 CONTENT = b"Message-ID: <one@example.org>\r\nSubject: hello\r\n\r\nHello\r\n.\r\n..\r\n.end\r\n"
 SENDER = "team@example.org"
@@ -58,3 +61,18 @@ async def sent(connection: Connection, *recipients: str, content: bytes = CONTEN
     await up_to_the_dot(connection, *recipients, content=content)
     assert connection.write_dot()
     return await connection.dot_reply()
+
+
+@asynccontextmanager
+async def connected(script: Script, **values: Any) -> AsyncIterator[tuple[ScriptedRelay, Connection]]:  # noqa: ANN401 - settings
+    """Open a connection to a relay with this script; nobody may have broken the protocol in the end."""
+    async with ScriptedRelay(script) as server:
+        connection = await opened(server, **values)
+        yield server, connection
+        connection.abort()
+        assert server.violations == []
+
+
+async def envelope(connection: Connection, *recipients: str) -> EnvelopeReport:
+    """Send an envelope of usual size."""
+    return await connection.envelope(SENDER, recipients or (ANN,), size=len(CONTENT), smtputf8=False)

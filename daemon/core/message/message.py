@@ -27,6 +27,8 @@ class Message:
     needs_smtputf8: bool
     """Whether an address has a local part outside ASCII, which only a relay with RFC 6531 takes."""
     subject: str
+    from_domain: str
+    """Of the address in From, in lower case; who signs must be responsible for it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,11 @@ import msgspec
 from daemon.core.message.address import Mailbox, mailbox
 from daemon.core.message.characters import require_clean, require_header
 from daemon.core.message.message import refuse
+from daemon.core.message.template import Rendered, Templates, filled_in, is_named
 
-_KEYS = frozenset({"from", "to", "cc", "bcc", "reply_to", "subject", "text", "html", "headers", "attachments"})
+_KEYS = frozenset(
+    {"from", "to", "cc", "bcc", "reply_to", "subject", "text", "html", "template", "data", "headers", "attachments"},
+)
 _ATTACHMENT_KEYS = frozenset({"filename", "content_b64", "content", "content_type", "cid", "inline"})
 
 # Ours: what one mail can honestly need; each costs time to write and to prove, while the worker's other jobs wait.
@@ -55,8 +58,8 @@ class Draft(msgspec.Struct, frozen=True):
     attachments: tuple[Attachment, ...]
 
 
-def read(payload: str, max_message_bytes: int) -> Draft:
-    """Read a draft from JSON text.
+def read(payload: str, max_message_bytes: int, templates: Templates) -> Draft:
+    """Read a draft from JSON text; a template that it names is filled in.
 
     Raises:
         Refusal: with the first fault.
@@ -66,7 +69,8 @@ def read(payload: str, max_message_bytes: int) -> Draft:
         refuse("not_an_object", "", "the payload must be a JSON object")
     if unknown := raw.keys() - _KEYS:
         refuse("unknown_key", min(unknown), f"is no key of a mail; known are {', '.join(sorted(_KEYS))}")
-    text, html = _string(raw.get("text"), "text"), _string(raw.get("html"), "html")
+    texts = filled_in(raw, templates, max_message_bytes) if is_named(raw) else _own_texts(raw)
+    text, html = texts.text or "", texts.html or ""
     if len(text) + len(html) > max_message_bytes:
         refuse("message_too_large", "text", f"text and html have {len(text) + len(html)} characters")
     sender = raw.get("from")
@@ -76,7 +80,7 @@ def read(payload: str, max_message_bytes: int) -> Draft:
         cc=_mailboxes(raw.get("cc"), "cc"),
         bcc=_mailboxes(raw.get("bcc"), "bcc"),
         reply_to=_mailboxes(raw.get("reply_to"), "reply_to"),
-        subject=require_header(_string(raw.get("subject"), "subject"), "subject"),
+        subject=require_header(texts.subject, "subject"),
         text=text,
         html=html,
         headers=_headers(raw.get("headers")),
@@ -95,6 +99,11 @@ def _decode(payload: str) -> object:
         refuse(reason, "", str(error))
     except RecursionError:
         refuse("not_json", "", "the payload is nested too deeply")
+
+
+def _own_texts(raw: dict[str, object]) -> Rendered:
+    subject, text, html = (_string(raw.get(key), key) for key in ("subject", "text", "html"))
+    return Rendered(subject, text, html)
 
 
 def _string(value: object, field: str) -> str:

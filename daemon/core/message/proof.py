@@ -66,9 +66,10 @@ def _wire_fault(content: bytes, asked: Asked) -> str:
     start, end = 0, len(content)
     while start < end:
         # To the last line end that a line from here may have: every line before it is shorter still.
-        start = content.rfind(b"\r\n", start, start + _LINE_MAX + 2) + 2
-        if start < 2:  # rfind found none
+        line_end = content.rfind(b"\r\n", start, start + _LINE_MAX + 2)
+        if line_end < 0:
             return "line length"
+        start = line_end + 2
     return ""
 
 

@@ -1,0 +1,103 @@
+"""How many jobs may be claimed now, and whose mail has to wait: for a relay that is away, or for its rate.
+
+A relay with a limit has a bucket of tokens in the database, which all workers share (`sql/take.sql`, `core.rate`). The tokens are
+taken before the claim, as many as jobs are wanted, so that nobody waits for one with a lease in hand. A claim asks for no more
+jobs than it has tokens at each open relay: whichever relays its jobs go to, there is one for each. What wasn't needed is put back
+at once, or a worker without work would starve the others. Tokens that get lost (a worker dies, an answer doesn't come) are
+missing until the bucket has filled again; there are never too many.
+
+A worker that found nothing the last time asks for one token, then for ever more: so the idle hardly touch what the busy need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from daemon.core.job import Job
+from daemon.core.rate import Permit
+from daemon.smtp.relays import Relays
+from daemon.store import Closed, Taken, Wish
+
+MAIL = "email"
+
+
+@dataclass(slots=True)
+class Allowance:
+    """What one claim may do."""
+
+    count: int
+    """Jobs that may be claimed."""
+    closed: Closed
+    queues: tuple[str, ...]
+    """Those in which there may be anything to claim."""
+    wait_s: float | None = None
+    """Seconds until there are tokens where there are none now; None: nobody waits for tokens."""
+    permits: dict[str, list[Permit]] = field(default_factory=dict)
+    """Relay -> what is left of its tokens; relays without a limit aren't there."""
+    ways: dict[str, str] = field(default_factory=dict)
+    """Queue -> the relay that its mail goes to now."""
+
+    def permit(self, job: Job) -> Permit | None:
+        """Return the token for a job that was claimed, None if it needs none."""
+        relay = job.relay_wanted or self.ways.get(job.queue, "")
+        return self.permits[relay].pop() if job.kind == MAIL and self.permits.get(relay) else None
+
+
+class Allowances:
+    """Asks the relays and the buckets before each claim."""
+
+    def __init__(
+        self,
+        relays: Relays,
+        queues: Sequence[str],
+        take: Callable[[Sequence[Wish]], Awaitable[Sequence[Taken]]],
+        boottime_s: Callable[[], float],
+        *,
+        mail_only: bool,
+    ) -> None:
+        self._relays = relays
+        self._queues = tuple(queues)
+        self._take = take
+        self._boottime_s = boottime_s
+        self._mail_only = mail_only
+        self._hope = 1
+
+    async def allow(self, wanted: int) -> Allowance:
+        """Take tokens for at most so many jobs, and return what may be claimed.
+
+        Raises StoreUnavailable or StoreRefused where there is a limit and the database doesn't answer.
+        """
+        permits, wait_s = await self._permits(min(wanted, self._hope))
+        ready = [name for name in self._relays.usable_names if permits.get(name, True)]
+        ways = {queue: self._relays.way(queue) for queue in self._queues}
+        waiting = tuple(queue for queue, way in ways.items() if way not in ready)
+        open_ = [q for q in self._queues if not self._mail_only or not self._relays.serving(q).isdisjoint(ready)]
+        return Allowance(
+            count=min([wanted, *(len(tokens) for tokens in permits.values() if tokens)]) if open_ else 0,
+            closed=Closed(waiting, tuple(name for name in self._relays.names if name not in ready)),
+            queues=tuple(open_),
+            wait_s=wait_s,
+            permits=permits,
+            ways={queue: way for queue, way in ways.items() if way is not None},
+        )
+
+    async def settle(self, allowance: Allowance, claimed: int) -> None:
+        """Put back the tokens that a claim of so many jobs didn't need."""
+        self._hope = max(1, 2 * claimed)
+        left = [
+            Wish(name, rate, -len(tokens)) for name, rate in self._relays.rates.items() if (tokens := allowance.permits.get(name))
+        ]
+        if left:
+            await self._take(left)
+
+    async def _permits(self, tokens: int) -> tuple[dict[str, list[Permit]], float | None]:
+        usable = self._relays.usable_names
+        wishes = [Wish(name, rate, tokens) for name, rate in self._relays.rates.items() if name in usable]
+        if not wishes:
+            return {}, None
+        asked_mono = self._boottime_s()
+        good_s = {wish.relay: wish.rate.good_s for wish in wishes}
+        found = await self._take(wishes)
+        permits = {each.relay: [Permit(each.relay, asked_mono + good_s[each.relay])] * each.taken for each in found}
+        return permits, min((each.wait_s for each in found if not each.taken), default=None)

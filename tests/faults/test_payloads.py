@@ -1,0 +1,68 @@
+"""Payloads that no application should save, put straight into the table: each is dead with a reason, its neighbours are sent."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.faults.scene import PATIENT, Scene
+
+MEGABYTE = 1_000_000
+WRONG: dict[str, Any] = {
+    "a list": [],
+    "a string": "maya@example.org",
+    "a number": 42,
+    "null": None,
+    "true": True,
+    "nobody": {"subject": "hello", "text": "hello"},
+    "nobody at all": {"to": [], "subject": "hello", "text": "hello"},
+    "unknown key": {"to": "maya@example.org", "text": "hello", "sujbect": "hello"},
+    "control in subject": {"to": "maya@example.org", "subject": "a\u0001b", "text": "hello"},
+    "line break in subject": {"to": "maya@example.org", "subject": "a\r\nBcc: eve@example.org", "text": "hello"},
+    "line break in a header": {"to": "maya@example.org", "text": "hello", "headers": {"X-Note": "a\r\nBcc: eve@example.org"}},
+    "line break in a name": {"to": {"name": "Maya\r\nBcc: eve@example.org", "email": "maya@example.org"}, "text": "hello"},
+    "encoded word": {"to": "maya@example.org", "subject": "=?utf-8?q?x=0ABcc:eve@example.org?=", "text": "hello", "headers": {"": ""}},
+    "address with a blank": {"to": "maya@example.org> SIZE=1", "text": "hello"},
+    "two addresses in one": {"to": "maya@example.org, eve@example.org", "text": "hello"},
+    "wrong types": {"to": 7, "subject": ["hello"], "text": {"a": 1}},
+    "text that is a number": {"to": "maya@example.org", "text": 5},
+    "attachment that isn't base64": {"to": "maya@example.org", "attachments": [{"filename": "a", "content_b64": "!!"}]},
+    "thirty megabytes": {"to": "maya@example.org", "text": "x" * 30 * MEGABYTE},
+    "deeply nested": {"to": "maya@example.org", "text": json.loads("[" * 500 + "]" * 500)},
+    "ten thousand recipients": {"to": [f"maya{number}@example.org" for number in range(10_000)], "text": "hello"},
+}
+
+
+async def test_payloads_of_every_wrong_kind_are_dead_with_a_reason_and_harm_nobody(scene: Scene) -> None:
+    """Each ends as dead, after one attempt, with a reason; the jobs between them are sent, and the worker says no surprise."""
+    jobs, neighbours = {}, []
+    for kind, payload in WRONG.items():
+        jobs[kind] = await scene.database.fetchval(
+            "INSERT INTO mailslot.jobs (payload, expires_at) VALUES ($1, now() + interval '1 hour') RETURNING id", json.dumps(payload)
+        )
+        neighbours.append(await scene.enqueue())
+    worker = await scene.worker("worker", **PATIENT, environment={"MAILSLOT_DATABASE__COMMAND_TIMEOUT_S": "5.0"})
+    await scene.all_finished()
+    for kind, job_id in jobs.items():
+        job = await scene.job(job_id)
+        assert (kind, job["outcome"], job["attempt"], job["crashes"]) == (kind, "dead", 1, 0)
+        assert job["reason"], kind
+        assert await scene.copies(job_id) == 0
+    assert [(await scene.job(job_id))["outcome"] for job_id in neighbours] == ["sent"] * len(neighbours)
+    assert len(worker.events("job.dead")) == len(jobs)
+    assert await worker.stop() == 0
+
+
+async def test_payloads_whose_claim_takes_too_long_together_are_claimed_one_by_one(scene: Scene) -> None:
+    """Many huge payloads due at once can't be fetched within one statement's time: the worker gets past them all the same."""
+    for _ in range(12):
+        await scene.database.execute(
+            "INSERT INTO mailslot.jobs (payload, expires_at)"
+            " SELECT jsonb_build_object('to', 'maya@example.org', 'text', repeat(md5(random()::text), 1000000)), now() + interval '1 hour'"
+        )
+    neighbours = [await scene.enqueue() for _ in range(5)]
+    await scene.worker("worker", **PATIENT, worker={"concurrency": 20})
+    for job_id in neighbours:
+        await scene.until(job_id, "sent")
+    await scene.all_finished()
+    assert {row["outcome"] for row in await scene.database.fetch("SELECT outcome FROM mailslot.jobs WHERE payload ->> 'subject' IS NULL")} == {"dead"}
