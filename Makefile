@@ -9,7 +9,7 @@ MAKEFLAGS += --no-builtin-rules
 .DELETE_ON_ERROR:
 .SUFFIXES:
 .DEFAULT_GOAL := help
-.PHONY: help run test lint lock clean
+.PHONY: help run test lint lock bench clean
 
 help: ## say what can be made
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 14
@@ -19,6 +19,9 @@ run: .venv/installed ## show mailslot at work: a database, an inbox, the daemon,
 
 test: .venv/installed ## run all tests; TEST_DATABASE_URL or PG_BIN choose another PostgreSQL
 	.venv/bin/python -m pytest $(ARGS)
+
+bench: .venv/installed ## time what has to be fast, beside the standard library
+	.venv/bin/python tests/bench/message.py $(ARGS)
 
 lint: .venv/installed ## check style, types, and which module imports which
 	.venv/bin/python -m ruff check .

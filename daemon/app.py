@@ -51,6 +51,7 @@ def run(settings: Settings, *, once: bool) -> int:
 
     Raises MailslotError for what must be put right before it can start.
     """
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to read again: its default is the end
     logs.configure(settings.log, stream=sys.stdout)
     functions = handlers.load(settings.handlers)
     try:

@@ -53,6 +53,7 @@ from daemon.core.trust import TrustWindow
 from daemon.core.verdicts import Decision, Verdict, decide, stale
 from daemon.ports import Ports
 from daemon.slots import DRAINING, LOST, Lease
+from daemon.smtp.commands import Notify
 from daemon.smtp.connection import Connection
 from daemon.smtp.relays import Relays
 from daemon.store import Marked, MarkRequest
@@ -208,7 +209,11 @@ class MailAttempt:
         lease.stage = Stage.MAIL
         to = remaining(entries)
         envelope = await connection.envelope(
-            message.envelope_from, to, size=len(message.content), smtputf8=message.needs_smtputf8
+            message.envelope_from,
+            to,
+            size=len(message.content),
+            smtputf8=message.needs_smtputf8,
+            notify=self._notify(lease.job),
         )
         refused = {
             address: Answer(self._decide(Report(connection.relay, Stage.RCPT, reply, connection.reused)), str(reply))
@@ -227,6 +232,10 @@ class MailAttempt:
         if early is not None:
             return Ended(connection.report(early), refused)
         return Ready(connection, entries, refused)
+
+    def _notify(self, job: Job) -> Notify | None:
+        when = self._means.settings.mail.dsn_notify
+        return Notify(when, str(job.uid)) if when else None
 
     async def _mark(
         self, lease: Lease, entries: dict[str, Entry], refused: Mapping[str, Answer], sending: tuple[str, ...]

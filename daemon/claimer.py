@@ -204,7 +204,7 @@ class Claimer:
         if set(before.closed.queues) - set(allowed.closed.queues) or set(before.closed.relays) - set(allowed.closed.relays):
             full = True  # what had to wait lies behind the cursors
         levels = tuple(level for level in self._levels(full=full) if level.queue in allowed.queues)
-        if not allowed.count:
+        if not allowed.count or self._stopped:
             return 0
         tokens = tuple(self._ports.token() for _ in range(allowed.count))
         if full and not suspects:

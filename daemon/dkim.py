@@ -61,6 +61,10 @@ class Signer:
         self._key = key
         self._headers = tuple(dict.fromkeys(name.lower().encode("ascii") for name in ("From", *dkim.headers)))
         _require_usable(library, key)
+        try:
+            self._signature(b"From: trial\r\n\r\ntrial\r\n")
+        except library.ParameterError as error:
+            raise ConfigError([Problem("dkim.headers", str(error))]) from error
 
     async def sign(self, message: Message) -> Message | Unbuildable:
         """Return the message with a signature before it, or why it can't have one. Cancelling is safe."""
@@ -110,7 +114,7 @@ def _key(dkim: settings.Dkim, environ: Mapping[str, str]) -> Secret:
         raise ConfigError([Problem(KEY, f"can't be read from {path}: {reason}")]) from error
     if stat.S_IMODE(mode) & stat.S_IROTH:
         log.warning("dkim.key_exposed", path=str(path), advice=f"everybody on this machine may read it: chmod o-r {path}")
-    return Secret(text.replace("\r\n", "\n"))
+    return Secret(text)
 
 
 def _require_usable(library: Any, key: Secret) -> None:  # noqa: ANN401  dkimpy has no types

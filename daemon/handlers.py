@@ -14,6 +14,7 @@ and not a silent second run. After the mark nothing interrupts the function but 
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import json
 from collections.abc import Awaitable, Callable, Mapping
@@ -132,7 +133,7 @@ class FunctionAttempt:
             async with scope:
                 if not self._marks_itself:
                     await handed.mark()
-                await self._function(handed)
+                await self._call(handed)
         except TimeoutError:
             if not scope.expired():
                 raise
@@ -146,6 +147,16 @@ class FunctionAttempt:
         finally:
             lease.hang_up = None
         return handed.refused or self._settled(lease, Verdict.SENT, "done")
+
+    async def _call(self, handed: HandedJob) -> None:
+        """Run the function; what would end the slot or the process, but comes from the function, is an error like any other."""
+        try:
+            await self._function(handed)
+        except (asyncio.CancelledError, SystemExit, KeyboardInterrupt) as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise RuntimeError(f"the function ended with {type(error).__name__}") from error
 
     async def _fence(self, lease: Lease) -> Conclusion | None:
         """Mark the job and check what the dot's check checks; returns the conclusion if the function must not go on."""

@@ -22,7 +22,8 @@ from daemon.store import Ending, Written
 KIND_UNKNOWN_S = 60.0
 """How long a job waits whose kind this worker doesn't know; another worker may."""
 
-EVENTS = {"sent": "job.sent", "dead": "job.dead", "in_doubt": "job.in_doubt", "cancelled": "job.cancelled"}
+EVENTS = {"dead": "job.dead", "in_doubt": "job.in_doubt"}
+"""Outcomes that need a person."""
 
 log = structlog.get_logger("mailslot.slot")
 
@@ -87,6 +88,8 @@ class Slot:
             log.warning("outcome.stale", job_id=job.id, attempt=job.attempt, stage=lease.stage, verdict=_verdict(conclusion))
         elif written.outcome == "sent":
             log.info("job.sent", **facts)
+        elif written.outcome == "cancelled":
+            log.info("job.cancelled", **facts)
         elif written.outcome is not None:
             log.error(EVENTS[written.outcome], **facts)
         elif isinstance(conclusion, Release):

@@ -10,6 +10,7 @@ and may be repeated) and StoreRefused when the answer was no. All may be cancell
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
 from contextlib import suppress
@@ -157,6 +158,8 @@ class Store:
         self._owner = owner
         self._ports = ports
         self._pool: asyncpg.Pool | None = None
+        self._reading = asyncio.Lock()
+        """One large payload at a time: the other connections are for marks and outcomes."""
         self._settled_at_mono = ports.boottime_s() + settings.lease.takeover_grace_s
         self._levels = [(queue, priority) for queue in settings.worker.queues for priority in PRIORITIES]
 
@@ -249,7 +252,8 @@ class Store:
 
     async def payload(self, job: Job) -> str | None:
         """Fetch a payload that was too large to travel with the claim; None when the job isn't the caller's any more."""
-        rows = await self._fetch("payload", job.id, job.token, timeout_s=PAYLOAD_TIMEOUT_S)
+        async with self._reading:
+            rows = await self._fetch("payload", job.id, job.token, timeout_s=PAYLOAD_TIMEOUT_S)
         return rows[0]["payload"] if rows else None
 
     async def abandon(self, levels: Sequence[Level], tokens: Sequence[UUID]) -> int:

@@ -83,7 +83,7 @@ async def start_daemon(tmp_path: Path) -> AsyncIterator[StartDaemon]:
             *arguments: str,
             environment: Mapping[str, str] = MappingProxyType({}),
             agrees: bool = True,
-            **sections: Mapping[str, Any],
+            **sections: Any,  # noqa: ANN401  one table or a list of them
         ) -> Daemon:
             merged = configuration(database.dsn, relay_port, sections)
             if agrees:

@@ -234,6 +234,9 @@ def _fate_of_doubt(job: Job, max_doubts: int) -> str:
 
 def _delay(after: Entries, answers: Mapping[str, Answer], backoff_s: float) -> float:
     waits = [answers[a].decision.wait_s for a in remaining(after) if a in answers]
+    if not any(answer.decision.verdict is Verdict.SENT for answer in answers.values()):
+        # "At once" is for those who wait their turn behind others that were accepted; where nobody was, it would spin.
+        waits = [wait or None for wait in waits]
     return max((backoff_s if wait is None else wait for wait in waits), default=0.0)
 
 

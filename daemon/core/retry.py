@@ -1,4 +1,9 @@
-"""When a job that was put off is tried again."""
+"""When a job that was put off is tried again.
+
+Each try that says something about the message counts, whatever wait the relay names, so max_attempts ends it; tries that say
+something about the relay alone don't count, and expires_at ends them. A wait is never shortened: a job whose next try would come
+after expires_at isn't tried again, and is swept as expired when that time has come, since until then a person may still move it.
+"""
 
 from __future__ import annotations
 

@@ -296,6 +296,7 @@ CONTENT_RULES: Final = (
     Rule("content_policy", rejected(Scope.MESSAGE, "policy_refused"), CONTENT, ("5",), ("5.7",)),
     Rule("content_form", rejected(Scope.MESSAGE, "content_refused"), CONTENT, ("5",), ("5.6",)),
     Rule("content_refused", rejected(Scope.MESSAGE, "message_refused"), CONTENT, ("5",)),
+    Rule("dot_closing", later(Scope.MESSAGE, "relay_closing"), DOT, (str(CLOSING),)),
     Rule("content_deferred", later(Scope.MESSAGE, "deferred"), CONTENT, ("4",)),
 )
 # fmt: on

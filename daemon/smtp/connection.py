@@ -24,6 +24,8 @@ from typing import Final
 
 from daemon.core import settings
 from daemon.core.smtp import CLOSING, GO_AHEAD, Fault, Reply, Report, Stage, stuff
+from daemon.smtp import commands
+from daemon.smtp.commands import Notify
 from daemon.smtp.wire import Wire
 
 _RSET_TIMEOUT_S: Final = 5.0
@@ -71,6 +73,8 @@ class Connection:
         self._limits = relay
         self._wire = wire
         self._pipelining = "pipelining" in extensions
+        self._plain = False
+        """Whether parameters that are only useful are left out, since the relay refused one."""
         self._needs_reset = False
         self._dot_deadline_from = 0.0
         self._dot_answer: Reply | Fault | None = None
@@ -103,9 +107,12 @@ class Connection:
         asyncio.get_running_loop().call_later(self._limits.quit_timeout_s, self._wire.abort)
         self._wire.close()
 
-    async def envelope(self, sender: str, recipients: Sequence[str], *, size: int, smtputf8: bool) -> EnvelopeReport:
+    async def envelope(
+        self, sender: str, recipients: Sequence[str], *, size: int, smtputf8: bool, notify: Notify | None = None
+    ) -> EnvelopeReport:
         """Open a transaction: MAIL, RCPT for each recipient, DATA; in one write where the relay offers PIPELINING.
 
+        A relay that refuses a parameter which it could do without (504, 555) is asked once more, without any such.
         Cancelling leaves a connection that isn't reusable; nothing was sent.
 
         Args:
@@ -113,24 +120,39 @@ class Connection:
             recipients: Bare addresses, at least one, each once.
             size: Octets of the message.
             smtputf8: Whether an address or a header isn't ASCII.
+            notify: What the relay is to report, if it offers that; None leaves it to the relay.
 
         Raises:
             ValueError: An address can't stand in a command; the message that carries it should never have been built.
         """
-        commands = [_path(b"RCPT TO:", address) + b"\r\n" for address in recipients]
-        mail = self._mail(sender, size, smtputf8=smtputf8)
-        if isinstance(mail, Fault):
-            return EnvelopeReport(failure=self._report(Stage.MAIL, mail))
+        refused = commands.refused_here(size, self.extensions, smtputf8=smtputf8)
+        if refused is not None:
+            return EnvelopeReport(failure=self._report(Stage.MAIL, refused))
+        whole, plain = (
+            (
+                commands.mail(sender, size, self.extensions, smtputf8=smtputf8, notify=notify, plain=is_plain),
+                *(commands.rcpt(address, self.extensions, notify=notify, plain=is_plain) for address in recipients),
+            )
+            for is_plain in (self._plain, True)
+        )
+        report = await self._envelope(recipients, whole)
+        if whole == plain or not _refuses_parameters(report) or not self.reusable:
+            return report
+        self._plain = True
+        return await self._envelope(recipients, plain)
+
+    async def _envelope(self, recipients: Sequence[str], words: Sequence[bytes]) -> EnvelopeReport:
+        mail, *rcpt = words
         self.stage = Stage.MAIL
         self.transactions += 1
         if self._needs_reset and (fault := await self._reset()) is not None:
             return EnvelopeReport(failure=self._report(Stage.MAIL, fault))
         if self._pipelining:
-            self._wire.send(b"".join((mail, *commands, b"DATA\r\n")), replies=len(commands) + 2)
+            self._wire.send(b"".join((*words, b"DATA\r\n")), replies=len(words) + 1)
         answer = await self._answer_to(mail, self._limits.command_timeout_s)
         if not _positive(answer):
-            return await self._failed(Stage.MAIL, answer, {}, unread=len(commands) + 1)
-        return await self._recipients(recipients, commands)
+            return await self._failed(Stage.MAIL, answer, {}, unread=len(rcpt) + 1)
+        return await self._recipients(recipients, rcpt)
 
     def send_body(self, content: bytes) -> None:
         """Begin to send the message, everything but the dot. Returns at once; `drained` tells when it has left."""
@@ -184,13 +206,13 @@ class Connection:
         """Return what ended the body or the dot, with the stage it ended at."""
         return self._report(self.stage or Stage.DOT, answer)
 
-    async def _recipients(self, recipients: Sequence[str], commands: Sequence[bytes]) -> EnvelopeReport:
+    async def _recipients(self, recipients: Sequence[str], rcpt: Sequence[bytes]) -> EnvelopeReport:
         self.stage = Stage.RCPT
         replies: dict[str, Reply] = {}
-        for done, (address, command) in enumerate(zip(recipients, commands, strict=True), start=1):
+        for done, (address, command) in enumerate(zip(recipients, rcpt, strict=True), start=1):
             answer = await self._answer_to(command, self._limits.command_timeout_s)
             if isinstance(answer, Fault) or answer.code == CLOSING:
-                return await self._failed(Stage.RCPT, answer, replies, unread=len(commands) - done + 1)
+                return await self._failed(Stage.RCPT, answer, replies, unread=len(rcpt) - done + 1)
             replies[address] = answer
         if not any(reply.positive for reply in replies.values()):
             failed = await self._failed(Stage.RCPT, replies[recipients[-1]], replies, unread=1)
@@ -237,30 +259,18 @@ class Connection:
         self.abort()
         return answer
 
-    def _mail(self, sender: str, size: int, *, smtputf8: bool) -> bytes | Fault:
-        limit = self.extensions.get("size", "")
-        if limit.isascii() and limit.isdecimal() and 0 < int(limit) < size:
-            return Fault.TOO_LARGE
-        if smtputf8 and "smtputf8" not in self.extensions:
-            return Fault.SMTPUTF8_NOT_OFFERED
-        command = _path(b"MAIL FROM:", sender)
-        if "size" in self.extensions:
-            command += b" SIZE=%d" % size
-        if smtputf8:
-            command += b" BODY=8BITMIME SMTPUTF8" if "8bitmime" in self.extensions else b" SMTPUTF8"
-        return command + b"\r\n"
-
     def _report(self, stage: Stage, answer: Reply | Fault) -> Report:
         return Report(self.relay, stage, answer, reused=self.reused)
 
 
+def _refuses_parameters(report: EnvelopeReport) -> bool:
+    """Tell whether 504 or 555 turned the whole envelope away, at MAIL or at every RCPT."""
+    failure = report.failure
+    if failure is None or not (report.all_refused or failure.stage is Stage.MAIL):
+        return False
+    answers: list[Reply | Fault] = [*report.replies.values()] or [failure.answer]
+    return all(isinstance(answer, Reply) and answer.code in commands.PARAMETER_REFUSED for answer in answers)
+
+
 def _positive(answer: Reply | Fault) -> bool:
     return isinstance(answer, Reply) and answer.positive
-
-
-def _path(verb: bytes, address: str) -> bytes:
-    """Put an address into a command. The message's builder has checked it; here is the last place to stop a slip."""
-    quoted = address.startswith('"')
-    if not address.isprintable() or (not quoted and any(character in "<> " for character in address)):
-        raise ValueError("an address that can't stand in an SMTP command")
-    return verb + b"<" + address.encode() + b">"

@@ -1,8 +1,11 @@
 """One relay as the worker sees it: its connections, its access, and the try that is due when it has none.
 
 Answers: a connection to this relay, now, or why not? While nobody holds a connection to it, one goes first and the others wait
-for what becomes of that: so a wrong password costs one log-in each pause and a relay that drops everybody one connect, however
-many jobs there are. A relay without access is left alone until the one try of `run` succeeds.
+for what becomes of that, or for a connection that comes back; where there is a log-in, connections are always opened one after
+the other. So a wrong password costs one log-in each pause, also when it was changed under full load, and a relay that drops
+everybody one connect, however many jobs there are. A relay without access is left alone until the one try of `run` succeeds.
+
+A relay that takes no further connection beside those it has isn't away: it gets fewer from now on.
 
 Logs each change of access once, and nothing for a job.
 """
@@ -18,14 +21,17 @@ from typing import Final
 import structlog
 
 from daemon.core import settings
-from daemon.core.smtp import Fault, Report, Stage
+from daemon.core.smtp import CLOSING, Fault, Reply, Report, Stage
 from daemon.core.verdicts import Decision, Rule, Verdict, decide
 from daemon.smtp.breaker import Access, Breaker
 from daemon.smtp.connection import Connection
 from daemon.smtp.opening import open_connection
 from daemon.smtp.pool import Pool
 
-TOO_FAST: Final = frozenset({"rate_limited", "too_many_connections"})
+OUR_PACE: Final = frozenset({"rate_limited", "too_many_connections"})
+"""The relay works and finds us too fast: as long as we can become slower, that closes no access."""
+TOO_FAST: Final = OUR_PACE | {"relay_closing"}
+"""What makes us slower: 432, 4yz that speak of a rate, and 421, which may be either."""
 SESSION_OVER: Final = "session_limit"
 _SHORTEST_WAIT_S: Final = 0.001
 
@@ -56,7 +62,8 @@ class Line:
         self._boottime_s = boottime_s
         self._rules = rules
         self._on_change = on_change
-        self._alone = asyncio.Lock()
+        self._openings = 0
+        self._news = asyncio.Event()
         self._woken = asyncio.Event()
 
     async def take(self) -> Connection | Report:
@@ -76,14 +83,16 @@ class Line:
             self._woken.set()
         self.pool.check_in(connection)
         self.pool.places.give_back()
+        self._tell()
 
     def note(self, decision: Decision) -> None:
         """Hear what became of a transaction."""
-        if decision.reason in TOO_FAST and self.pool.slow_down():
-            log.warning("relay.slowed", relay=self.relay.name, reason=decision.reason, connections=self.pool.places.limit)
+        if decision.reason in TOO_FAST:
+            self._slow_down(decision.reason)
         if decision.verdict is Verdict.SENT:
             self.pool.speed_up()
-        if decision.reason != SESSION_OVER and self.breaker.transacted(decision):
+        slower_helps = decision.reason in OUR_PACE and decision.verdict is Verdict.FREE and self.pool.places.limit > 1
+        if decision.reason != SESSION_OVER and not slower_helps and self.breaker.transacted(decision):
             self._closed()
 
     async def run(self) -> None:
@@ -116,24 +125,46 @@ class Line:
             self.pool.places.give_back()
 
     async def _in_place(self) -> Connection | Report:
-        if not self.pool.live:
-            async with self._alone:
-                if self.breaker.usable and not self.pool.live:
-                    return await self._open()
-        # Whoever waited for the place or for the first one may wake up to a relay that takes no work any more.
-        if not self.breaker.usable:
-            return self.last
-        return self.pool.idle() or await self._open()
+        # Whoever waited for the place or for others' openings may wake up to a relay that takes no work any more.
+        while self.breaker.usable:
+            if (idle := self.pool.idle()) is not None:
+                return idle
+            if not self._openings or (self.pool.live and not self.relay.username):
+                return await self._open()
+            await self._news.wait()
+        return self.last
 
     async def _open(self) -> Connection | Report:
-        opened = await open_connection(self.relay, tls=self._tls, ehlo_name=await self._ehlo_name())
-        if isinstance(opened, Connection):
-            self.pool.add(opened)
-            return opened
-        self.last = opened
-        if self.breaker.not_opened(decide(opened, rules=self._rules)):
-            self._closed()
+        self._openings += 1
+        try:
+            opened = await open_connection(self.relay, tls=self._tls, ehlo_name=await self._ehlo_name())
+            if isinstance(opened, Connection):
+                self.pool.add(opened)
+            else:
+                self._not_opened(opened)
+        finally:
+            self._openings -= 1
+            self._tell()
         return opened
+
+    def _not_opened(self, report: Report) -> None:
+        self.last = report
+        decision = decide(report, rules=self._rules)
+        if self.pool.live and (
+            decision.reason in TOO_FAST or (isinstance(report.answer, Reply) and report.answer.code == CLOSING)
+        ):
+            self._slow_down(decision.reason)
+        elif self.breaker.not_opened(decision):
+            self._closed()
+
+    def _slow_down(self, reason: str) -> None:
+        if self.pool.slow_down():
+            log.warning("relay.slowed", relay=self.relay.name, reason=reason, connections=self.pool.places.limit)
+
+    def _tell(self) -> None:
+        """Let those look again who wait for a connection, or for their turn to open one."""
+        self._news.set()
+        self._news.clear()
 
     def _closed(self) -> None:
         """Announce that the access has changed for the worse; what is idle may be as bad as what failed."""

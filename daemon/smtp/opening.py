@@ -30,8 +30,6 @@ from daemon.core.smtp import Fault, Reply, Report, Stage
 from daemon.smtp.connection import Connection
 from daemon.smtp.wire import Wire
 
-_FIRST_STEP_SHARE: Final = 0.9
-"""TCP gets less than the whole limit: so what runs into the whole limit inside `connect` has been waiting for the greeting."""
 _NAME_TIMEOUT_S: Final = 5.0
 _LOCAL_LITERAL: Final = "[127.0.0.1]"
 _TRANSIENT_NAME_ERRORS: Final = frozenset({socket.EAI_AGAIN, socket.EAI_SYSTEM, socket.EAI_MEMORY})
@@ -75,6 +73,16 @@ async def open_connection(relay: settings.Relay, *, tls: ssl.SSLContext | None, 
     return await _Opening(relay, tls, ehlo_name).run()
 
 
+class _Client(aiosmtplib.SMTP):
+    """Remembers whether there ever was a connection: when it closes, being cancelled or not, it forgets that itself."""
+
+    reached = False
+
+    def close(self) -> None:
+        self.reached = self.reached or self.transport is not None
+        super().close()
+
+
 class _Opening:
     """One try; knows its stage at every moment."""
 
@@ -82,12 +90,12 @@ class _Opening:
         self._relay = relay
         self._stage = Stage.CONNECT
         self._transport: asyncio.BaseTransport | None = None
-        self._client = aiosmtplib.SMTP(
+        self._client = _Client(
             hostname=relay.host,
             port=relay.port,
             local_hostname=ehlo_name,
-            # A limit for each step too: Python 3.11's wait_for, which aiosmtplib uses, can swallow the outer limit's cancel.
-            timeout=relay.connect_timeout_s,
+            # No limit for single steps: with one, Python 3.11's wait_for can swallow a cancel, and a drain would go unheard.
+            timeout=None,
             use_tls=relay.tls is settings.Tls.IMPLICIT,
             start_tls=False,
             tls_context=tls,
@@ -107,7 +115,7 @@ class _Opening:
             async with asyncio.timeout(self._relay.connect_timeout_s):
                 return await self._stages()
         except TimeoutError:
-            if self._stage is Stage.CONNECT:
+            if self._stage is Stage.CONNECT and self._client.reached:
                 self._stage = Stage.GREETING
             return Fault.TIMEOUT
 
@@ -122,7 +130,7 @@ class _Opening:
 
     async def _connect(self) -> Fault | None:
         try:
-            await self._client.connect(timeout=self._relay.connect_timeout_s * _FIRST_STEP_SHARE)
+            await self._client.connect()
         except aiosmtplib.SMTPResponseException:
             self._stage = Stage.GREETING
             raise

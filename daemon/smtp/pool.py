@@ -102,7 +102,7 @@ class Pool:
         self._in_use.discard(connection)
         if not connection.reusable:
             connection.abort()
-        elif connection.transactions >= self._relay.messages_per_connection or self._too_old(connection):
+        elif self._worn(connection) or self.live >= self.places.limit:
             connection.quit()
         else:
             connection.reused = connection.transactions > 0
@@ -134,6 +134,8 @@ class Pool:
         slower = limit < self.places.limit
         self.places.limit = limit
         self._limit_changed_mono = now
+        while self._idle and self.live > limit:  # the relay counts the idle ones too
+            self._idle.popleft()[1].quit()
         return slower
 
     def speed_up(self) -> None:
@@ -142,6 +144,9 @@ class Pool:
             self.places.limit += 1
             self._limit_changed_mono = self._clock()
             self.places.grant()
+
+    def _worn(self, connection: Connection) -> bool:
+        return connection.transactions >= self._relay.messages_per_connection or self._too_old(connection)
 
     def _too_old(self, connection: Connection) -> bool:
         return self._clock() - connection.opened_mono >= self._relay.max_age_s

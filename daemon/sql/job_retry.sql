@@ -3,7 +3,8 @@
 -- $5 expires_at (null: in 3 days), $6 whether evidence of a late 2xx is set aside (boolean), $7 why (text or null).
 -- Doubts stay: what was once in doubt can't become dead or cancelled by being tried again.
 -- Locks: the row, its ledger rows. Index: primary key. Fence: $2 to $4, and the outcome allows it.
--- Result: one row (expires_at, evidence: ledger rows set aside), or none if the row isn't as it was read.
+-- Result: one row (expires_at, evidence, woken), evidence being how many ledger rows were set aside; none if the row isn't as it
+-- was read.
 WITH durable AS MATERIALIZED (
     SELECT mailslot.commit_durably() AS is_set, clock_timestamp() AS at
 ), changed AS (

@@ -5,7 +5,8 @@
 -- $4, $5, $6 text[]        reason, relay, reply
 -- $7 text[]                recipients as they were at the claim (JSON), null when all are alike
 --
--- Only a slot that knows that it wrote no dot may release; whether the mark is set doesn't matter then.
+-- Only a slot that knows that nothing was sent may release: it wrote no dot, or its dot was answered by a refusal.  Whether the
+-- mark is set doesn't matter then.
 --
 -- Rows locked: those written, until this statement commits.  Index: the primary key.  Fence: id + token, unfinished.
 -- Result: (id, token, state, outcome), one row a pair; state is done, busy (locked by another transaction: again) or lost.

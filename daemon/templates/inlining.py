@@ -20,6 +20,7 @@ _JINJA = re.compile(
     r"""\{\{(?:"[^"]*"|'[^']*'|[^"'}]|\}(?!\}))*\}\}|\{%(?:"[^"]*"|'[^']*'|[^"'%]|%(?!\}))*%\}|\{\#.*?\#\}""", re.DOTALL
 )
 _PLACE = re.compile("\ue000([0-9]+)\ue001")
+_STYLE = re.compile(r"<style\b", re.IGNORECASE)
 _COMMENTED = re.compile("<!--\ue000([0-9]+)\ue001-->")
 _MARKUP = re.compile(
     r"<!--(?P<comment>.*?)-->"
@@ -40,7 +41,7 @@ def inlined(source: str) -> str:
     Raises:
         ValueError: with a sentence about what can't be done.
     """
-    if not re.search(r"<style\b", source, re.IGNORECASE):
+    if not _STYLE.search(_JINJA.sub("", source)):
         return source
     if _PLACE.search(source):
         raise ValueError("holds characters of private use, U+E000, that are needed here")

@@ -30,6 +30,7 @@ UNSENDABLE = [
     (["--to", "a@example.org, b@", "--text", "x"], "to[1]"),
     (["--to", "a@example.org", "--text", "x", "--header", "Bcc: b@example.org"], "headers.Bcc"),
     (["--to", "a@example.org", "--text", "x", "--queue", "a b"], "queue"),
+    (["--to", "a@example.org", "--text", "x", "--relay", "a b"], "relay"),
     (["--to", "a@example.org", "--text", "x", "--key", ""], "idempotency_key"),
     (["--to", "a@example.org", "--text", "x", "--max-attempts", "10001"], "max_attempts"),
     (["--to", "a@example.org", "--text", "x", "--traceparent", "00"], "traceparent"),
@@ -78,7 +79,7 @@ async def test_a_mail_from_flags_is_saved_as_an_application_would(mailslot: Mail
             "--expires",
             "+2d",
         ),
-        *("--priority", "0", "--on-doubt", "hold", "--max-attempts", "7"),
+        *("--priority", "0", "--on-doubt", "hold", "--max-attempts", "7", "--relay", "second"),
         *("--traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
     )
     assert (ran.code, ran.out, ran.err) == (0, "job 1 saved\n", "")
@@ -98,7 +99,7 @@ async def test_a_mail_from_flags_is_saved_as_an_application_would(mailslot: Mail
         ],
     }
     assert (job["queue"], job["kind"], job["idempotency_key"]) == ("invitations", "email", "invitation:42")
-    assert (job["priority"], job["on_doubt"], job["max_attempts"]) == (0, "hold", 7)
+    assert (job["priority"], job["on_doubt"], job["max_attempts"], job["relay_wanted"]) == (0, "hold", 7, "second")
     assert job["traceparent"].startswith("00-0af7")
     # The job's own created_at is the transaction's now(), from which relative times count: the database's clock, not ours.
     assert job["available_at"] - job["created_at"] == timedelta(hours=1)
@@ -157,7 +158,7 @@ async def test_what_could_never_be_sent_is_65_and_names_the_field(mailslot: Mail
 async def test_lines_are_payloads_or_envelopes(mailslot: Mailslot, database: Database) -> None:
     """Both forms in one file, in order; empty lines are nothing; the summary is one JSON object."""
     envelope = {"payload": PARTY, "queue": "bulk", "idempotency_key": "k", "available_at": "+1d", "expires_at": "+2d",
-                "priority": 3, "on_doubt": "hold", "kind": "email", "max_attempts": 3,
+                "priority": 3, "on_doubt": "hold", "kind": "email", "max_attempts": 3, "relay": "second",
                 "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}  # fmt: skip
     ran = await mailslot("enqueue", "--json", "-", stdin=lines(PARTY, b"", envelope, envelope))
     assert (ran.code, ran.err) == (0, "")
@@ -167,6 +168,7 @@ async def test_lines_are_payloads_or_envelopes(mailslot: Mailslot, database: Dat
     assert first["expires_at"] - first["available_at"] == timedelta(days=3)
     assert (second["queue"], second["priority"], second["on_doubt"], second["max_attempts"]) == ("bulk", 3, "hold", 3)
     assert second["available_at"] - second["created_at"] == timedelta(days=1)
+    assert (first["relay_wanted"], second["relay_wanted"]) == (None, "second")
     assert json.loads(second["payload"]) == PARTY
 
 

@@ -171,9 +171,9 @@ def test_a_paused_relay_holds_back_no_job() -> None:
 
 
 def test_a_hint_of_the_relay_replaces_the_backoff() -> None:
-    """Also when it is shorter, and also when it is nothing at all."""
-    delays = [recorded(JOB, standing(JOB, [ANN]), answer(Verdict.LATER, wait_s=w)).delay_s for w in (None, 300.0, 0.0)]
-    assert delays == [BACKOFF_S, 300.0, 0.0]
+    """Also when it is shorter; "at once" where nobody was accepted is no hint, for it would spin."""
+    delays = [recorded(JOB, standing(JOB, [ANN]), answer(Verdict.LATER, wait_s=w)).delay_s for w in (None, 300.0, 5.0, 0.0)]
+    assert delays == [BACKOFF_S, 300.0, 5.0, BACKOFF_S]
 
 
 # ---------------------------------------------------------------- several recipients
@@ -328,7 +328,7 @@ def test_giving_up_ends_those_who_remain_and_keeps_what_the_others_have(
     before: dict[str, str] | None, doubts: int, ends: str | None, reason: str, outcome: str
 ) -> None:
     """Dead or cancelled only if nobody has it and nobody was in doubt."""
-    job = replace(JOB, recipients=before and stored(**before), doubts=doubts)
+    job = replace(JOB, recipients=stored(**before) if before else None, doubts=doubts)
     record = given_up(job, standing(job, [ANN, BOB]), outcome, "expired", "detail")
     assert (record.outcome, record.reason, record.reply) == (ends or outcome, reason, "detail")
     assert remaining(after(job, record, standing(job, [ANN, BOB]))) == ()

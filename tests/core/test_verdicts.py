@@ -138,7 +138,7 @@ TABLE = [
     (DOT, "554 5.6.0 bad form", REJECTED, MESSAGE, "content_refused", None, "content_form"),
     (DOT, "550 no", REJECTED, MESSAGE, "message_refused", None, "content_refused"),
     (DOT, "451 4.3.0 Mail server temporarily rejected message", LATER, MESSAGE, "deferred", None, "content_deferred"),
-    (DOT, "421 4.3.2 shutting down", LATER, MESSAGE, "deferred", None, "content_deferred"),
+    (DOT, "421 4.3.2 shutting down", LATER, MESSAGE, "relay_closing", None, "dot_closing"),
     (DOT, "451 wait 10 minutes", LATER, MESSAGE, "deferred", 600, "content_deferred"),
 ]
 

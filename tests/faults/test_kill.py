@@ -25,7 +25,7 @@ async def test_jobs_of_a_worker_killed_before_the_dot_are_sent_once_by_another(s
 async def _killed_after_the_dot(scene: Scene, *jobs: int) -> None:
     """Kill a worker when the relay has the messages of these jobs and hasn't answered for any."""
     scene.relay.hold("stored")
-    killed = await scene.worker("killed")
+    killed = await scene.worker("killed", worker={"concurrency": len(jobs)})
     await scene.seen(len(jobs), "stored")
     killed.kill()
     await killed.stopped()
@@ -46,8 +46,13 @@ async def test_jobs_of_a_worker_killed_after_the_dot_follow_on_doubt(scene: Scen
 
 
 async def test_job_once_in_doubt_never_ends_as_dead_or_cancelled(scene: Scene) -> None:
-    """Neither a 550 to the second copy or its recipients, nor a cancel, nor a spent budget says anything about the first copy."""
+    """Neither a 550 to the second copy or its recipients, nor a cancel, nor a spent budget says anything about the first copy.
+
+    Only a recipient that the lost dot didn't cover is dead when it is refused.
+    """
+    scene.relay.script["rcpt"] = {"later@example.org": "450 4.3.0 busy", "*": "250 2.1.5 ok"}
     jobs = {
+        "partial": await scene.enqueue("covered@example.org", "later@example.org"),
         "dot": await scene.enqueue("dot@example.org"),
         "rcpt": await scene.enqueue("rcpt@example.org"),
         "cancel": await scene.enqueue(),
@@ -59,13 +64,32 @@ async def test_job_once_in_doubt_never_ends_as_dead_or_cancelled(scene: Scene) -
     await _killed_after_the_dot(scene, *jobs.values())
     assert await scene.database.fetchval("SELECT mailslot.cancel($1)", jobs["cancel"]) == "cancel_requested"
     scene.relay.script["dot_by_rcpt"] = {"dot@example.org": "550 5.7.1 no"}
-    scene.relay.script["rcpt"] = {"rcpt@example.org": "550 5.1.1 no such user", "*": "250 2.1.5 ok"}
+    refused = ("rcpt@example.org", "covered@example.org", "later@example.org")
+    scene.relay.script["rcpt"] = {**dict.fromkeys(refused, "550 5.1.1 no such user"), "*": "250 2.1.5 ok"}
     await scene.worker("other")
     await scene.all_finished()
     for what, job_id in jobs.items():
         job = await scene.job(job_id)
         assert (what, job["outcome"], await scene.copies(job_id)) == (what, "in_doubt", 1)
         assert (what, job["doubts"]) == (what, 3 if what == "doubts" else 1)
+    recipients = (await scene.job(jobs["partial"]))["recipients"]
+    assert {address: entry["verdict"] for address, entry in recipients.items()} == {
+        "covered@example.org": "in_doubt",
+        "later@example.org": "dead",
+    }
+
+
+async def test_waiting_job_that_was_in_doubt_ends_in_doubt(scene: Scene) -> None:
+    """Resent after a doubt, and then cancelled, expired or out of attempts while it waits: still nobody knows about the first."""
+    cancelled, expired, spent = [await scene.enqueue() for _ in range(3)]
+    await scene.database.execute("UPDATE mailslot.jobs SET doubts = 1")
+    await scene.database.execute("UPDATE mailslot.jobs SET expires_at = now() WHERE id = $1", expired)
+    await scene.database.execute("UPDATE mailslot.jobs SET attempt = max_attempts WHERE id = $1", spent)
+    assert await scene.database.fetchval("SELECT mailslot.cancel($1)", cancelled) == "in_doubt"
+    await scene.worker("worker")
+    await scene.all_finished()
+    assert [(await scene.job(job_id))["outcome"] for job_id in (cancelled, expired, spent)] == ["in_doubt"] * 3
+    assert scene.relay.messages == []
 
 
 async def test_poison_job_is_parked_and_harms_nobody(scene: Scene) -> None:

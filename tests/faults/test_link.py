@@ -10,14 +10,19 @@ from tests.support.proxy import DOWN, UP, Direction, Proxy
 LATE: dict[str, dict[str, object]] = {"lease": {"duration_s": 8.0, "in_doubt_delay_s": 60.0}, "relay": PATIENT["relay"]}
 
 
-async def test_late_mark_finds_its_job_given_back(scene: Scene, link: Proxy) -> None:
-    """A mark that arrives after its worker gave up and released the job changes nothing: the job is sent once, unblamed."""
+async def test_late_mark_finds_its_job_in_other_hands(scene: Scene, link: Proxy) -> None:
+    """A mark that arrives after its worker gave up and the job was claimed anew changes nothing: the job is sent once, unblamed."""
     mark = link.trap("mark")
     worker = await scene.worker("worker", link=link, **LATE)
     job_id = await scene.enqueue()
     await mark.sprung()
+    scene.relay.hold("data")
     await worker.event("job.released", job_id=job_id, reason="mark_unanswered")
+    await scene.reached("data", 2)
     mark.release()
+    await mark.over()
+    assert (await scene.job(job_id))["state"] == "leased"
+    scene.relay.release("data")
     job = await scene.until(job_id, "sent")
     assert (job["attempt"], job["crashes"], job["doubts"], await scene.copies(job_id)) == (1, 0, 0, 1)
 
@@ -98,12 +103,15 @@ async def test_no_dot_after_send_by_although_the_mark_came_before_it(scene: Scen
 @pytest.mark.parametrize("direction", [UP, DOWN])
 async def test_claim_that_got_no_answer_is_given_back(scene: Scene, link: Proxy, direction: Direction) -> None:
     """Whether a claim was made late or only its answer was lost, what it took is given back: no attempt, no crash, one mail."""
-    claim = link.trap("claim", direction)
+    claim, abandon = link.trap("claim", direction), link.trap("abandon", DOWN)
     jobs = [await scene.enqueue() for _ in range(3)]
     worker = await scene.worker("worker", link=link, **LATE)
     await claim.sprung()
     await worker.event("claim.failed")
+    await abandon.sprung()
     claim.release()
+    await claim.over()
+    abandon.release()
     await scene.all_finished()
     rows = [await scene.job(job_id) for job_id in jobs]
     assert {(row["outcome"], row["crashes"], row["attempt"]) for row in rows} == {("sent", 0, 1)}
@@ -127,18 +135,21 @@ async def test_lost_heartbeats_that_fit_into_the_lease_cost_nothing(scene: Scene
 
 
 async def test_black_hole_before_the_dot_hands_the_job_to_another(scene: Scene, link: Proxy) -> None:
-    """Cut off before its mark, a worker writes no dot; another takes over, and the returned one changes nothing."""
-    scene.relay.hold("rcpt")
+    """Cut off before its mark, a worker writes no dot; another takes over, and what the returned one says changes nothing."""
+    scene.relay.hold("data")
     cut_off = await scene.worker("cut_off", link=link)
     job_id = await scene.enqueue()
-    await scene.reached("rcpt")
+    await scene.reached("data")
     link.hold()
-    scene.relay.release("rcpt")
     await scene.worker("other")
-    job = await scene.until(job_id, "sent")
+    await scene.reached("data", 2)
     number = await scene.now()
     link.release()
     await cut_off.event("outcome.stale", job_id=job_id)
+    job = await scene.job(job_id)
+    assert (job["state"], job["lease_owner"].partition(":")[0]) == ("leased", "other")
+    scene.relay.release("data")
+    job = await scene.until(job_id, "sent")
     assert (job["crashes"], job["attempt"], job["doubts"], await scene.copies(job_id)) == (1, 1, 0, 1)
     assert await scene.changes_by("cut_off", job_id, since=number) == []
 
@@ -211,27 +222,29 @@ async def test_silence_of_the_relay_after_the_dot_is_a_doubt(scene: Scene) -> No
 
 
 async def test_locked_job_stalls_neither_the_others_nor_their_leases(scene: Scene) -> None:
-    """An application that cancels and keeps its transaction open delays that one job only, longer than a lease."""
+    """An application that cancels and keeps its transaction open delays that one job only, also for longer than a lease."""
+    scene.relay.script["dot_by_rcpt"] = {"slow@example.org": {"reply": "250 2.0.0 ok", "delay_s": 3.0}}
     scene.relay.hold("rcpt")
     worker = await scene.worker("worker", **PATIENT)
-    locked, neighbour = await scene.enqueue("locked@example.org"), await scene.enqueue()
-    await scene.reached("rcpt", 2)
+    locked = await scene.enqueue("locked@example.org")
+    neighbours = [await scene.enqueue("slow@example.org"), await scene.enqueue()]
+    await scene.reached("rcpt", 3)
     async with scene.database.connection() as application:
         async with application.transaction():
             await application.fetchval("SELECT mailslot.cancel($1)", locked)
-            await scene.lease_over(locked)
-            assert (await scene.job(neighbour))["state"] == "leased"
-            await scene.lease_renewed(neighbour)
             scene.relay.release("rcpt")
-            await scene.until(neighbour, "sent")
+            for job_id in reversed(neighbours):
+                await scene.until(job_id, "sent")
+            await scene.lease_over(locked)
             others = [await scene.enqueue() for _ in range(20)]
             for job_id in others:
                 await scene.until(job_id, "sent")
         job = await scene.until(locked, "cancelled")
     assert (job["doubts"], await scene.copies(locked)) == (0, 0)
+    assert [line["job_id"] for line in worker.events("job.released")] in ([], [locked])
     assert worker.events("job.swept", outcome="ready") == []
-    row = await scene.job(neighbour)
-    assert (row["attempt"], row["crashes"], await scene.copies(neighbour)) == (1, 0, 1)
+    rows = [await scene.job(job_id) for job_id in (*neighbours, *others)]
+    assert {(row["attempt"], row["crashes"], await scene.copies(row["id"])) for row in rows} == {(1, 0, 1)}
 
 
 async def test_worker_whose_log_nobody_reads_goes_on(scene: Scene) -> None:

@@ -42,6 +42,14 @@ async def test_a_payload_is_enough(database: Database) -> None:
     assert row["expires_at"] - row["available_at"] == timedelta(days=3)
 
 
+async def test_a_job_may_ask_for_a_relay_by_its_name(database: Database) -> None:
+    """Else it leaves that to its queue; a name that no relay can have is refused at once."""
+    await database.execute("SELECT mailslot.enqueue('{}', relay => 'second'), mailslot.enqueue('{}')")
+    assert [row[0] for row in await database.fetch("SELECT relay_wanted FROM mailslot.jobs ORDER BY id")] == ["second", None]
+    with pytest.raises(asyncpg.CheckViolationError):
+        await database.execute("SELECT mailslot.enqueue('{}', relay => 'no/such')")
+
+
 async def test_expiry_counts_from_the_time_it_is_available(database: Database) -> None:
     """A job for next week doesn't expire before it."""
     await database.execute("SELECT mailslot.enqueue('{}', available_at => now() + interval '7 days')")

@@ -217,3 +217,26 @@ async def test_each_good_minute_gives_one_place_back() -> None:
         clock.now += RECOVERY_S
         pool.speed_up()
     assert pool.places.limit == 3
+
+
+async def test_halving_parts_from_idle_connections_too(server: ScriptedRelay) -> None:
+    """The relay counts them; those in use go when they come back, if there are still too many."""
+    idle = Idle(server, connections=4)
+    connections = [await opened(server) for _ in range(4)]
+    for connection in connections:
+        await idle.pool.places.take()
+        idle.pool.add(connection)
+    await sent(connections[0])
+    idle.pool.check_in(connections[0])
+    idle.pool.places.give_back()
+    assert idle.pool.slow_down()
+    assert idle.pool.places.limit == 1
+    await server.events.wait(1, "closed", connection=1)
+    assert idle.pool.live == 3
+    for connection in connections[1:]:
+        await sent(connection)
+        idle.pool.check_in(connection)
+        idle.pool.places.give_back()
+    assert idle.pool.live == 1
+    assert idle.pool.idle() is connections[3]
+    connections[3].abort()

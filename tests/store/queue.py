@@ -20,6 +20,7 @@ from daemon.database import QUIET
 from daemon.ports import Ports
 from daemon.store import NOTHING_CLOSED, PRIORITIES, Closed, Ending, Level, Marked, MarkRequest, Store, Written
 
+EVERYWHERE = [Level("default", priority) for priority in PRIORITIES]
 YES, NO = True, False
 """Arguments of statements that are written out."""
 AGO = "now() - interval '1 hour'"
@@ -59,7 +60,7 @@ class Queue:
         """Write a job; each column is given as an SQL expression. Returns its id."""
         columns = {"expires_at": "now() + interval '1 day'", **columns}
         names, values = ", ".join(columns), ", ".join(value or "NULL" for value in columns.values())
-        statement = f"INSERT INTO mailslot.jobs (payload, {names}) VALUES ($1::jsonb, {values}) RETURNING id"  # noqa: S608  ours
+        statement = f"INSERT INTO mailslot.jobs (payload, {names}) VALUES ($1::jsonb, {values}) RETURNING id"  # noqa: S608  our own names
         saved: int = await self.connection.fetchval(statement, json.dumps(payload or {"to": ["ann@example.org"]}))
         return saved
 
@@ -90,13 +91,13 @@ class Queue:
     async def change(self, job_id: int, **columns: str) -> None:
         """Set columns to SQL expressions."""
         assignments = ", ".join(f"{name} = {value}" for name, value in columns.items())
-        await self.connection.execute(f"UPDATE mailslot.jobs SET {assignments} WHERE id = $1", job_id)  # noqa: S608  ours
+        await self.connection.execute(f"UPDATE mailslot.jobs SET {assignments} WHERE id = $1", job_id)  # noqa: S608  our own names
 
     async def claim(
         self,
         count: int = 10,
         *,
-        levels: Sequence[Level] = tuple(Level("default", priority) for priority in PRIORITIES),
+        levels: Sequence[Level] = EVERYWHERE,
         suspects: bool = False,
         closed: Closed = NOTHING_CLOSED,
     ) -> list[Job]:

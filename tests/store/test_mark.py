@@ -89,6 +89,16 @@ async def test_a_stale_token_gets_no_go_beside_the_present_one(queue: Queue) -> 
     assert [found.verdict for found in await queue.store.mark(questions)] == ["lost", "go", "lost"]
 
 
+@pytest.mark.parametrize(("columns", "verdict"), [({"cancel_requested_at": AGO}, "cancelled"), ({"expires_at": AGO}, "expired")])
+async def test_only_the_present_holder_hears_why_not(queue: Queue, columns: dict[str, str], verdict: str) -> None:
+    """A stale one hears that it is stale, alone and beside the present one: the job's end isn't its to record."""
+    job = await queue.job()
+    await queue.change(job.id, **columns)
+    assert (await queue.mark(stranger(job))).verdict == "lost"
+    questions = [MarkRequest(found, None, (ANN,)) for found in (stranger(job), job)]
+    assert [found.verdict for found in await queue.store.mark(questions)] == ["lost", verdict]
+
+
 async def test_a_mark_that_comes_after_a_takeover_is_lost(queue: Queue) -> None:
     """The taker's lease is untouched, and its own mark is answered with go."""
     job = await queue.job()
@@ -173,18 +183,17 @@ async def test_a_mark_is_on_disk_when_it_is_answered_whatever_the_servers_defaul
     connection = await database.connect()
     assert await connection.fetchval("SHOW synchronous_commit") == "off"
     queue = Queue(connection, store)
-    flushed = "SELECT pg_current_wal_insert_lsn() AS written, pg_current_wal_flush_lsn() AS flushed"
+    flushed = "SELECT pg_current_wal_flush_lsn()"
     for _ in range(20):
         job = await queue.job()
         before = await connection.fetchval("SELECT pg_current_wal_insert_lsn()")
         assert (await queue.mark(job)).verdict == "go"
-        after = await connection.fetchrow(flushed)
-        assert after["flushed"] > before, "what the mark wrote is on disk"
+        assert await connection.fetchval(flushed) > before, "what the mark wrote is on disk"
         for conclusion in (Record("later", None, 60.0), Record("sent", "sent")):
             before = await connection.fetchval("SELECT pg_current_wal_insert_lsn()")
             await queue.conclude(job, conclusion)
             if conclusion.outcome is None:
-                assert (await connection.fetchval("SELECT pg_current_wal_flush_lsn()")) > before
+                assert await connection.fetchval(flushed) > before
     assert await connection.fetchval("SELECT current_setting('synchronous_commit')") == "off", "set for the statement alone"
 
 

@@ -74,7 +74,7 @@ async def gate(other: asyncpg.Connection, shared_database: Database) -> AsyncIte
 
 def changed(job_id: int, assignments: str) -> str:
     """Return an UPDATE of one job."""
-    return f"UPDATE mailslot.jobs SET {assignments} WHERE id = {job_id}"  # noqa: S608  ours
+    return f"UPDATE mailslot.jobs SET {assignments} WHERE id = {job_id}"  # noqa: S608  our own names
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ async def test_a_claim_takes_the_row_that_it_locks_and_not_the_one_that_it_saw(
     saved = await queue.save(**columns)
     text = gated("claim", "FROM unnest($1::text[]", "FROM gate CROSS JOIN unnest($1::text[]")
     levels = (["default"], [1], [FIRST], [0])
-    arguments = (*levels, 1, [uuid4()], "me", 30.0, True, 0.0, False, [], 1_000, 3, [])
+    arguments: tuple[Any, ...] = (*levels, 1, [uuid4()], "me", 30.0, True, 0.0, False, [], 1_000, 3, [])
     assert await gate.answers(text, arguments, changed(saved, change)) == []
     assert await queue.ledger(saved) == []
     assert (await queue.row(saved))["lease_owner"] != "me"

@@ -239,17 +239,17 @@ async def test_evidence_once_left_is_never_cleared(queue: Queue) -> None:
     assert [found["accepted"] for found in await queue.ledger(job.id)] == [[ANN], None]
 
 
-async def test_evidence_outlives_the_takeover_that_is_noticed_after_it(queue: Queue) -> None:
-    """A partial record with a 2xx, and then the same token's lease counted as lost: the row of the ledger keeps both facts."""
+async def test_a_record_without_a_2xx_clears_no_evidence_of_the_same_lease(queue: Queue) -> None:
+    """However it got there first: the upsert takes everything from the newer write but that."""
     job = await queue.job()
-    await queue.conclude(job, PARTLY)
     await queue.connection.execute(
-        "INSERT INTO mailslot.attempts (job_id, lease_token, attempt, verdict) VALUES ($1, $2, 1, 'worker_lost')"
-        " ON CONFLICT (job_id, lease_token) DO NOTHING",
+        "INSERT INTO mailslot.attempts (job_id, lease_token, attempt, verdict, accepted) VALUES ($1, $2, 1, 'sent', $3)",
         job.id,
         job.token,
+        [ANN],
     )
-    assert [entry["accepted"] for entry in await queue.ledger(job.id)] == [[ANN]]
+    assert await queue.conclude(job, LATER) == Written("done", None)
+    assert [(entry["verdict"], entry["accepted"]) for entry in await queue.ledger(job.id)] == [("later", [ANN])]
 
 
 async def test_a_late_2xx_makes_its_own_doubt_sent(queue: Queue) -> None:

@@ -20,9 +20,15 @@ def _name(text: str) -> x509.Name:
 
 
 def _certificate(
-    subject: str, key: ec.EllipticCurvePrivateKey, issuer: x509.Name, signer: ec.EllipticCurvePrivateKey, *, authority: bool
+    subject: str,
+    key: ec.EllipticCurvePrivateKey,
+    issuer: x509.Name,
+    signer: ec.EllipticCurvePrivateKey,
+    *,
+    authority: bool,
+    expired: bool = False,
 ) -> x509.Certificate:
-    now = dt.datetime.now(dt.UTC)
+    now = dt.datetime.now(dt.UTC) - (2 * LIFETIME if expired else dt.timedelta())
     usage = x509.KeyUsage(
         digital_signature=True,
         content_commitment=False,
@@ -73,10 +79,10 @@ class Authority:
         """The path of the authority's own certificate."""
         return str(self.folder / "ca.pem")
 
-    def issue(self, host: str) -> tuple[Path, Path]:
+    def issue(self, host: str, *, expired: bool = False) -> tuple[Path, Path]:
         """Make a certificate for a host; returns the files of the certificate and of its key."""
         key = ec.generate_private_key(ec.SECP256R1())
-        certificate = _certificate(host, key, self.certificate.subject, self.key, authority=False)
+        certificate = _certificate(host, key, self.certificate.subject, self.key, authority=False, expired=expired)
         certificate_file, key_file = self.folder / f"{host}.pem", self.folder / f"{host}.key"
         certificate_file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
         key_file.write_bytes(
@@ -84,8 +90,8 @@ class Authority:
         )
         return certificate_file, key_file
 
-    def server(self, host: str = "localhost") -> ssl.SSLContext:
+    def server(self, host: str = "localhost", *, expired: bool = False) -> ssl.SSLContext:
         """Return what a server needs to be this host."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(*self.issue(host))
+        context.load_cert_chain(*self.issue(host, expired=expired))
         return context

@@ -58,32 +58,40 @@ SHORT: Mapping[str, Mapping[str, Any]] = {
 FOREIGN = ("NOTIFY_SOCKET", "JOURNAL_STREAM", "WATCHDOG_USEC", "WATCHDOG_PID", "CREDENTIALS_DIRECTORY")
 
 
-def configuration(dsn: str, relay_port: int, overrides: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the short configuration, with the overrides put over it section by section."""
-    names = dict.fromkeys([*SHORT, *overrides])
-    merged = {name: {**SHORT.get(name, {}), **overrides.get(name, {})} for name in names}
+def configuration(dsn: str, relay_port: int, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the short configuration, with the overrides put over it section by section.
+
+    A list is of several `[[relay]]` or `[[rule]]`; each relay is put over the short one.
+    """
+    merged: dict[str, Any] = {}
+    for name in dict.fromkeys([*SHORT, *overrides]):
+        short, over = SHORT.get(name, {}), overrides.get(name, {})
+        merged[name] = [{**short, **each} for each in over] if isinstance(over, list) else {**short, **over}
     merged["database"].setdefault("dsn", dsn)
-    merged["relay"].setdefault("port", relay_port)
+    for relay in merged["relay"] if isinstance(merged["relay"], list) else [merged["relay"]]:
+        relay.setdefault("port", relay_port)
     return merged
 
 
-def as_toml(sections: Mapping[str, Mapping[str, Any]]) -> str:
+def as_toml(sections: Mapping[str, Any]) -> str:
     """Write the sections as TOML; strings, numbers, booleans and lists look the same in JSON."""
     lines: list[str] = []
     for name, values in sections.items():
-        lines.append("[[relay]]" if name == "relay" else f"[{name}]")
-        lines += [f"{json.dumps(key)} = {json.dumps(value)}" for key, value in values.items()]
+        header = f"[[{name}]]" if name == "relay" or isinstance(values, list) else f"[{name}]"
+        for table in values if isinstance(values, list) else [values]:
+            lines.append(header)
+            lines += [f"{json.dumps(key)} = {json.dumps(value)}" for key, value in table.items()]
     return "\n".join(lines) + "\n"
 
 
-def write_configuration(folder: Path, sections: Mapping[str, Mapping[str, Any]]) -> Path:
+def write_configuration(folder: Path, sections: Mapping[str, Any]) -> Path:
     """Write the sections into a new file in the folder, and return its path."""
     config = folder / f"config-{len(list(folder.glob('config-*.toml')))}.toml"
     config.write_text(as_toml(sections))
     return config
 
 
-async def agree(database: Database, sections: Mapping[str, Mapping[str, Any]]) -> None:
+async def agree(database: Database, sections: Mapping[str, Any]) -> None:
     """Make the database's settings those of the configuration, for a daemon refuses to start on others."""
     lease = sections["lease"]
     await database.execute(
@@ -111,7 +119,7 @@ class Daemon(asyncio.SubprocessProtocol):
 
     @classmethod
     async def start(
-        cls, folder: Path, sections: Mapping[str, Mapping[str, Any]], arguments: Sequence[str], environment: Mapping[str, str]
+        cls, folder: Path, sections: Mapping[str, Any], arguments: Sequence[str], environment: Mapping[str, str]
     ) -> Self:
         """Write the configuration into the folder and start `python -m daemon run` there."""
         config = write_configuration(folder, sections)

@@ -111,6 +111,12 @@ class Trap:
         assert self._link is not None, f"{self._name} wasn't caught"
         self._link.cut()
 
+    async def over(self) -> None:
+        """Wait until the connection on which it caught something has ended on both sides: the server has done all it will."""
+        assert self._link is not None, f"{self._name} wasn't caught"
+        async with asyncio.timeout(WAIT_S):
+            await self._link.ended.wait()
+
     def catch(self, link: Link) -> None:
         """Be the trap of this link from now on."""
         self.set = False
@@ -127,6 +133,7 @@ class Link:
     """One connection through the proxy."""
 
     def __init__(self, proxy: Proxy, client: Streams, server: Streams) -> None:
+        self.ended = asyncio.Event()
         self._proxy = proxy
         self._client = client
         self._server = server
@@ -296,3 +303,4 @@ class Proxy:
         finally:
             self._links.discard(link)
             link.cut()
+            link.ended.set()

@@ -13,10 +13,13 @@ text | null, "delay_s": 1, "then": "close" | "rst" | "hang" | "stall", "server_s
 answer; who hangs ignores what comes, who stalls doesn't even read it.
 Keys: greeting, ehlo (list of extensions, or a step), starttls, auth, mail, rcpt (address or * -> step), data, dot, dot_by_rcpt,
 rset, quit; during_body {"after_bytes", "then" | "reply"}; refuse; connections [script of the first, the second, ..];
-mail_after_messages {"count", "step"}; parallel_mail {"count", "step"} for who comes as one too many; needs_full_name.
+mail_after_messages {"count", "step"}; parallel_mail {"count", "step"} for who comes as one too many; needs_full_name, or
+ehlo_policy with the step for names that aren't full; limits [{"stage", "step", and one of "after_messages" (of this connection),
+"parallel" (older connections that are open), "after_recipients" (of this transaction)}]; idle {"after_s", "step"} for who says
+nothing for so long after a message.
 
 A message that is going to be accepted is in the log before its 250 leaves. What a client may not do is an event called
-`violation`.
+`violation`. A step that gives no readable reply is an event called `silence`.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import socket
 import ssl
 import sys
 from pathlib import Path
@@ -33,10 +37,15 @@ from tests.support.relay_events import Events, Message
 from tests.support.relay_session import DEFAULTS, Gone, Script, Session
 
 LINE_LIMIT = 2**26
+NARROW_BYTES = 4096
+SMALL_SEGMENT = 536
 
 
 class ScriptedRelay:
-    """The server. `tls` is used for STARTTLS, or from the first byte with `implicit_tls`."""
+    """The server. `tls` is used for STARTTLS, or from the first byte with `implicit_tls`.
+
+    `narrow` keeps the kernel from taking more than some tens of kilobytes for it: who stops reading is soon noticed.
+    """
 
     def __init__(
         self,
@@ -45,6 +54,7 @@ class ScriptedRelay:
         port: int = 0,
         tls: ssl.SSLContext | None = None,
         implicit_tls: bool = False,
+        narrow: bool = False,
         log: IO[str] | None = None,
     ) -> None:
         self.script: Script = DEFAULTS | (script or {})
@@ -56,6 +66,8 @@ class ScriptedRelay:
         """What came with AUTH, as it came; kept out of the events."""
         self.connections = 0
         self.open_connections = 0
+        self.open_numbers: set[int] = set()
+        self._narrow = narrow
         self._implicit_tls = implicit_tls
         self._counts: dict[str, int] = {}
         self._held: dict[str, asyncio.Event] = {}
@@ -66,12 +78,21 @@ class ScriptedRelay:
     async def __aenter__(self) -> Self:
         self._over.clear()
         tls = self.tls if self._implicit_tls else None
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, limit=LINE_LIMIT, ssl=tls)
+        self._server = await asyncio.start_server(self._serve, sock=self._socket(), limit=LINE_LIMIT, ssl=tls)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
+
+    def _socket(self) -> socket.socket:
+        listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if self._narrow:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, NARROW_BYTES)
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SMALL_SEGMENT)
+        listening.bind(("127.0.0.1", self.port))
+        return listening
 
     async def stop(self) -> None:
         """Stop listening and drop every connection; `async with` again starts on the same port."""
@@ -117,6 +138,7 @@ class ScriptedRelay:
         self.open_connections += 1
         self._writers.add(writer)
         number = self.connections
+        self.open_numbers.add(number)
         overrides = self.script.get("connections", [])
         own = overrides[min(number, len(overrides)) - 1] if overrides else {}
         self.events.add("connection", connection=number)
@@ -126,6 +148,7 @@ class ScriptedRelay:
             pass
         finally:
             self.open_connections -= 1
+            self.open_numbers.discard(number)
             self._writers.discard(writer)
             self.events.add("closed", connection=number)
             writer.close()

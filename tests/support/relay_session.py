@@ -59,6 +59,7 @@ class Session:
         self._counts: dict[str, int] = {}
         self._transaction = Transaction()
         self._accepted = 0
+        self._stage = "connect"
 
     async def run(self) -> None:
         """Serve until the client leaves or the script ends it."""
@@ -68,8 +69,19 @@ class Session:
         self._note("greeting")
         await self._play(self._chosen("greeting"))
         while True:
-            line = await self._reader.readuntil(b"\n")
+            line = await self._line()
             await self._command(line.decode("utf-8", "replace").rstrip("\r\n"))
+
+    async def _line(self) -> bytes:
+        """Read the next command; who has sent a message and is idle for too long after it gets what the script has for that."""
+        idle = self._own.get("idle", self._relay.script.get("idle"))
+        if idle and self._accepted:
+            try:
+                async with asyncio.timeout(idle["after_s"]):
+                    return await self._reader.readuntil(b"\n")
+            except TimeoutError:
+                await self._play(idle["step"])
+        return await self._reader.readuntil(b"\n")
 
     async def _command(self, line: str) -> None:
         verb = line.split(" ", maxsplit=1)[0].upper()
@@ -83,8 +95,9 @@ class Session:
             await handle(line)
 
     async def _on_ehlo(self, line: str) -> None:
-        if self._relay.script.get("needs_full_name") and not {".", "["} & set(line):
-            await self._say("504 5.5.2 need a full name")
+        policy = self._relay.script.get("ehlo_policy", "504 5.5.2 need a full name")
+        if (self._relay.script.get("needs_full_name") or "ehlo_policy" in self._relay.script) and not {".", "["} & set(line):
+            await self._play(policy)
             return
         step = self._own.get("ehlo", self._relay.script["ehlo"])
         if isinstance(step, list) and not any(isinstance(item, dict) or item[:3].isdigit() for item in step):
@@ -138,7 +151,8 @@ class Session:
         steps: dict[str, Any] = self._own.get("rcpt") or self._relay.script["rcpt"]
         key = address if address in steps else "*"
         counts = self._counts if "rcpt" in self._own else self._relay.counts
-        if await self._play(self._relay.step(f"rcpt {address}", steps.get(key, "250 2.1.5 ok"), counts)):
+        step = self._limited("rcpt") or self._relay.step(f"rcpt {address}", steps.get(key, "250 2.1.5 ok"), counts)
+        if await self._play(step):
             self._transaction.recipients.append(address)
 
     async def _on_data(self, _line: str) -> None:
@@ -163,9 +177,10 @@ class Session:
     async def _body(self) -> None:
         lines: list[bytes] = []
         size = 0
-        event = self._own.get("during_body", self._relay.script.get("during_body"))
+        event = self._chosen("during_body")
         while True:
             if event and size >= event["after_bytes"]:
+                self._stage = "body"
                 await self._play({"reply": None} | event)
                 event = None
             line = await self._reader.readuntil(b"\n")
@@ -187,8 +202,10 @@ class Session:
             self._violation("a message for nobody")
         await self._relay.gate("dot")
         by_recipient = self._relay.script.get("dot_by_rcpt", {})
-        special = [by_recipient[address] for address in transaction.recipients if address in by_recipient]
-        step = special[0] if special else self._chosen("dot")
+        special = [address for address in transaction.recipients if address in by_recipient]
+        step = (
+            self._relay.step(f"dot {special[0]}", by_recipient[special[0]], self._relay.counts) if special else self._chosen("dot")
+        )
         reply = step if isinstance(step, str) else (step or {}).get("reply") or ""
         stores = (
             reply.startswith("2") if isinstance(step, str | None) else step.get("server_stores_message", reply.startswith("2"))
@@ -212,7 +229,18 @@ class Session:
             sha256=hashlib.sha256(content).hexdigest(),
         )
 
+    def _limited(self, stage: str) -> Any:  # noqa: ANN401 - a script's value
+        """Return the step of the first limit of this stage that is reached, None if none is."""
+        for limit in self._relay.script.get("limits", ()):
+            older = sum(number < self._number for number in self._relay.open_numbers)
+            used = {"after_messages": self._accepted, "parallel": older, "after_recipients": len(self._transaction.recipients)}
+            if limit["stage"] == stage and any(used[key] >= limit[key] for key in used.keys() & limit.keys()):
+                return limit["step"]
+        return None
+
     def _chosen(self, key: str, default: Any = None) -> Any:  # noqa: ANN401 - a script's value
+        if (limited := self._limited(key)) is not None:
+            return limited
         if key in self._own:
             return self._relay.step(key, self._own[key], self._counts)
         return self._relay.step(key, self._relay.script.get(key, default), self._relay.counts)
@@ -225,6 +253,8 @@ class Session:
                 async with asyncio.timeout(step["delay_s"]):
                     await self._relay.hang()
         reply = step.get("reply")
+        if reply is None or not reply[:3].isdigit():
+            self._relay.events.add("silence", connection=self._number, stage=self._stage)
         if reply is not None:
             await self._say(reply, split=step.get("split", False))
         match step.get("then"):
@@ -257,6 +287,7 @@ class Session:
         raise Gone
 
     def _note(self, stage: str, **fields: Any) -> None:  # noqa: ANN401 - JSON
+        self._stage = stage
         self._relay.events.add("command", connection=self._number, stage=stage, **fields)
 
     def _violation(self, what: str) -> None:

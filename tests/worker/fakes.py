@@ -94,7 +94,7 @@ class Asked:
         self.questions: asyncio.Queue[Question] = asyncio.Queue()
         self.notes: list[str] = []
 
-    async def put(self, name: str, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401  whatever the method takes
+    async def put(self, name: str, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401  as the real one's
         """Ask, and wait for the answer."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.questions.put_nowait(Question(name, arguments, options, future))
@@ -124,8 +124,8 @@ class FakeStore(Asked):
         """Note that connections were given up."""
         self.notes.append("expire")
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  any statement
-        async def ask(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  as the real one's
+        async def ask(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401  as the real one's
             return await self.put(name, *arguments, **options)
 
         return ask
@@ -143,7 +143,7 @@ class FakeSession(Asked):
         await self.put("open")
         self.is_open = True
 
-    async def extend(self, leases: Any) -> Any:  # noqa: ANN401
+    async def extend(self, leases: Any) -> Any:  # noqa: ANN401  as the real one's
         """Ask for the leases' states; a failure closes the session, as the real one's does."""
         try:
             return await self.put("extend", leases)
@@ -158,7 +158,7 @@ class FakeLog:
     def __init__(self) -> None:
         self.events: list[tuple[str, str]] = []
 
-    def __getattr__(self, level: str) -> Any:  # noqa: ANN401  a level's method
+    def __getattr__(self, level: str) -> Any:  # noqa: ANN401  as the real one's
         return lambda event, **_: self.events.append((level, event))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from daemon.batch import LARGEST, Batch
@@ -12,7 +14,7 @@ from tests.worker.fakes import Asked, running, turns
 class Questions(Asked):
     """Takes the batches."""
 
-    async def ask_all(self, questions: list[int]) -> list[str]:
+    async def ask_all(self, questions: Sequence[int]) -> list[str]:
         """Ask the test."""
         answers: list[str] = await self.put("ask_all", list(questions))
         return answers

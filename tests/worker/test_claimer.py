@@ -14,8 +14,8 @@ from daemon.allowance import Allowance
 from daemon.claimer import ABANDONED_TWICE_S, SUSPECT_PATIENCE_S, Claimed, Claimer
 from daemon.core.errors import StoreRefused, StoreUnavailable
 from daemon.core.job import Job
-from daemon.core.settings import Database, Settings, Worker
 from daemon.core.rate import Permit
+from daemon.core.settings import Database, Settings, Worker
 from daemon.store import FIRST, NOTHING_CLOSED, Closed, Level
 from tests.worker.fakes import Clock, FakeLog, FakeStore, Question, made, ports, running, turns
 
@@ -507,14 +507,15 @@ async def test_once_nothing_is_due_and_every_slot_waits_once_is_over() -> None:
 async def test_once_waits_for_slots_that_still_work() -> None:
     """What they release may be due again."""
     bench = Bench(once=True)
-    async with running(bench.claimer.run()):
-        async with bench.slots(1) as (slot,):
-            (await bench.claim()).answer([])
-            assert await bench.store.quiet()
-            async with bench.slots(1) as (other,):
-                (await bench.claim()).answer([])
-                (await bench.claim()).answer([])
-                assert [await slot, await other] == [None, None]
+    async with running(bench.claimer.run()), bench.slots(1) as (slot,):
+        (await bench.claim()).answer([])
+        assert await bench.store.quiet()
+        async with bench.slots(1) as (other,):
+            for suspects in (False, False, True):  # from the cursors, from the front, and suspects
+                claim = await bench.claim()
+                assert claim.options["suspects"] is suspects
+                claim.answer([])
+            assert [await slot, await other] == [None, None]
 
 
 @pytest.mark.parametrize(("closed", "wait_s"), [(Closed(("default",), ("relay",)), None), (NOTHING_CLOSED, NEVER_S)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
 
 import pytest
 
@@ -49,14 +49,14 @@ class Bench:
 
 
 @pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     """Return a heartbeat that logs into a list."""
     log = FakeLog()
     monkeypatch.setattr(module, "log", log)
-    yield Bench(log)
+    return Bench(log)
 
 
-def run(bench: Bench) -> object:
+def run(bench: Bench) -> AbstractAsyncContextManager[object]:
     """Run the loop."""
     return running(bench.heartbeat.run(bench.session))  # type: ignore[arg-type]
 
@@ -64,7 +64,7 @@ def run(bench: Bench) -> object:
 async def test_a_held_lease_is_trusted_from_before_the_question(bench: Bench) -> None:
     """However long the answer took."""
     lease = bench.lease()
-    async with run(bench):  # type: ignore[attr-defined]
+    async with run(bench):
         question = await bench.beat()
         assert question.arguments == ([lease],)
         bench.clock.pass_s(4.0)
@@ -77,7 +77,7 @@ async def test_a_held_lease_is_trusted_from_before_the_question(bench: Bench) ->
 async def test_a_lost_lease_is_told_to_its_slot_and_a_busy_one_is_left_alone(bench: Bench) -> None:
     """Lost is what the answer says, or doesn't mention; busy is neither lost nor extended."""
     held, busy, lost, missing = [bench.lease() for _ in range(4)]
-    async with run(bench):  # type: ignore[attr-defined]
+    async with run(bench):
         question = await bench.beat()
         question.answer({held.job.token: "held", busy.job.token: "busy", lost.job.token: "lost"})
         await turns()
@@ -90,7 +90,7 @@ async def test_a_lease_whose_conclusion_is_on_its_way_is_not_extended_and_not_lo
     """Neither if it began before the question nor if it began while the question was on its way."""
     before, meanwhile = bench.lease(), bench.lease()
     before.recording = True
-    async with run(bench):  # type: ignore[attr-defined]
+    async with run(bench):
         question = await bench.beat()
         assert question.arguments == ([meanwhile],)
         meanwhile.recording = True
@@ -103,18 +103,19 @@ async def test_nobody_claims_before_the_first_heartbeat_was_answered(bench: Benc
     """Only then the worker says that it is ready, once."""
     said: list[str] = []
     bench.heartbeat.on_ready = lambda: said.append("ready")
-    assert not bench.heartbeat.healthy
-    async with run(bench):  # type: ignore[attr-defined]
+    healthy = [bench.heartbeat.healthy]
+    async with run(bench):
         (await bench.session.next("open")).answer()
         question = await bench.session.next("extend")
         await turns()
-        assert not bench.heartbeat.healthy
+        healthy.append(bench.heartbeat.healthy)
         assert said == []
         question.answer({})
         await turns()
-        assert bench.heartbeat.healthy
+        healthy.append(bench.heartbeat.healthy)
         (await bench.beat()).answer({})
         await turns()
+    assert healthy == [False, False, True]
     assert said == ["ready"]
     assert bench.log.events == [("info", "database.connected")]
 
@@ -123,7 +124,7 @@ async def test_nobody_claims_before_the_first_heartbeat_was_answered(bench: Benc
 async def test_a_failed_heartbeat_stops_the_claiming_and_takes_no_lease(bench: Bench, error: Exception) -> None:
     """Leases are believed until their window ends; nobody is taken over by us until the grace has passed."""
     lease = bench.lease()
-    async with run(bench):  # type: ignore[attr-defined]
+    async with run(bench):
         (await bench.beat()).answer({lease.job.token: "held"})
         await turns()
         until = lease.until_mono
@@ -138,7 +139,7 @@ async def test_a_failed_heartbeat_stops_the_claiming_and_takes_no_lease(bench: B
 
 async def test_recovery_reopens_the_session_and_wakes_the_claimer(bench: Bench) -> None:
     """By itself and as often as it takes; an outage is one line when it begins and one when it ends."""
-    async with run(bench):  # type: ignore[attr-defined]
+    async with run(bench):
         (await bench.beat()).answer({})
         await turns()
         assert bench.recovered == 1
@@ -158,7 +159,7 @@ async def test_recovery_reopens_the_session_and_wakes_the_claimer(bench: Bench) 
 
 async def test_a_heartbeat_over_a_sound_session_wakes_nobody(bench: Bench) -> None:
     """Only a new session may have missed a notification."""
-    async with run(bench):  # type: ignore[attr-defined]
+    async with run(bench):
         for _ in range(3):
             (await bench.beat()).answer({})
             await turns()
@@ -167,7 +168,7 @@ async def test_a_heartbeat_over_a_sound_session_wakes_nobody(bench: Bench) -> No
 
 async def test_a_session_that_is_lost_between_two_beats_is_reopened_by_the_next(bench: Bench) -> None:
     """Whoever hears of it hurries the heartbeat."""
-    async with run(bench):  # type: ignore[attr-defined]
+    async with run(bench):
         (await bench.beat()).answer({})
         await turns()
         assert await bench.session.quiet()
@@ -179,7 +180,7 @@ async def test_a_session_that_is_lost_between_two_beats_is_reopened_by_the_next(
 
 async def test_a_heartbeat_that_hangs_makes_no_round(bench: Bench) -> None:
     """The watchdog sees it."""
-    async with run(bench):  # type: ignore[attr-defined]
+    async with run(bench):
         await bench.beat()
         bench.clock.pass_s(60.0)
         await turns()

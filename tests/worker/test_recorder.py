@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from daemon import recorder as module
@@ -36,11 +34,11 @@ def ending(conclusion: Conclusion = SENT) -> Ending:
 
 
 @pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     """Return a recorder that logs into a list."""
     log = FakeLog()
     monkeypatch.setattr(module, "log", log)
-    yield Bench(log)
+    return Bench(log)
 
 
 async def test_conclusions_that_are_ready_together_share_their_statements(bench: Bench) -> None:
@@ -92,14 +90,13 @@ async def test_a_record_that_isnt_answered_for_two_seconds_counts_as_failing(ben
     """No new dot is written meanwhile: each would be one more doubt if we died now."""
     async with running(bench.recorder.run(), bench.recorder.write(ending())) as (_, one):
         question = await bench.store.next("record")
-        assert not bench.recorder.sick
-        bench.clock.pass_s(UNANSWERED_S)
-        assert not bench.recorder.sick
-        bench.clock.pass_s(0.001)
-        assert bench.recorder.sick
+        sick = [bench.recorder.sick]
+        for seconds in (UNANSWERED_S, 0.001):
+            bench.clock.pass_s(seconds)
+            sick.append(bench.recorder.sick)
         question.answer([DONE])
         await one
-        assert not bench.recorder.sick
+        assert [*sick, bench.recorder.sick] == [False, False, True, False]
 
 
 async def test_a_busy_row_is_asked_for_again_and_holds_up_nobody(bench: Bench) -> None:

@@ -25,6 +25,7 @@ _MAILBOX = re.compile(r"(?:(?P<name>[A-Za-z0-9 !#$%&'*+/=?^_`{|}~-]+) <(?P<boxed
 _VALUE = re.compile(r'(?P<value>[a-z0-9!#$&^_.+/-]+)(?P<parameters>(?:; [a-z]+=(?:[a-z0-9._-]+|"[^"\\;]*"))*)')
 _PARAMETER = re.compile(r'; ([a-z]+)=(?:([a-z0-9._-]+)|"([^"\\;]*)")')
 _DISPOSITIONS = frozenset({"attachment", "inline"})
+_ENDS = frozenset({b"--", b"--\r\n"})
 _TEXT = {"charset": "utf-8"}
 _PART_FIELDS = frozenset({"Content-Type", "Content-Transfer-Encoding", "Content-Disposition", "Content-ID"})
 
@@ -39,7 +40,7 @@ def is_read(content: bytes, fields: Sequence[tuple[str, Value]], root: Part) -> 
     if len(lines) <= count or lines[count] != _VERSION or not "".join(lines).isprintable():
         return False
     for line, (name, value) in zip(lines, fields, strict=False):
-        if not (line == f"{name}: {value}" if isinstance(value, str) else _names(line, name, value)):
+        if not (line == f"{name}:{value and ' '}{value}" if isinstance(value, str) else _names(line, name, value)):
             return False
     return _is_part(lines[count + 1 :], body, root)
 
@@ -95,8 +96,8 @@ def _are_parts(body: bytes, boundary: str, parts: Sequence[Part]) -> bool:
     """Cut a multipart at every line that begins as its boundary does: one too many anywhere, and the count is wrong."""
     if not boundary:
         return False
-    before, *pieces, after = (b"\r\n" + body).split(b"\r\n--" + boundary.encode("ascii"))
-    if before or after not in {b"--", b"--\r\n"} or len(pieces) != len(parts):
+    pieces = (b"\r\n" + body).split(b"\r\n--" + boundary.encode("ascii"))
+    if len(pieces) != len(parts) + 2 or pieces.pop(0) or pieces.pop() not in _ENDS:
         return False
     for piece, part in zip(pieces, parts, strict=True):
         head, _, inside = piece.partition(_BLANK)
@@ -111,7 +112,7 @@ def _are_parts(body: bytes, boundary: str, parts: Sequence[Part]) -> bool:
 def _parameters(written: str) -> tuple[str, dict[str, str]]:
     """Return a value and its parameters; an empty one, which nothing is equal to, for what isn't written as we write it."""
     found = _VALUE.fullmatch(written)
-    if found is None:
-        return "", {}
-    parameters = _PARAMETER.findall(found["parameters"])
-    return found["value"], {name: bare or quoted for name, bare, quoted in parameters}
+    pairs = _PARAMETER.findall(found["parameters"]) if found else []
+    parameters = {name: bare or quoted for name, bare, quoted in pairs}
+    # Of a parameter that stands twice, some readers take the first and some the last.
+    return (found["value"], parameters) if found and len(parameters) == len(pairs) else ("", {})

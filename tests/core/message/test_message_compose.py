@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta, timezone
+from email.utils import format_datetime
 
 import msgspec
 import pytest
 
 from daemon.core import settings
-from daemon.core.message import Message, compose
+from daemon.core.message import Message, compose, header
 from tests.core.message.composing import CREATED_AT, DEFAULTS, UID, composed, lines_of, outcome_of, parsed, refused
 
 PLAIN = """\
@@ -121,6 +122,7 @@ def test_plain_text_mail_is_exactly_these_bytes() -> None:
         message_id="<0f5e7a52-9c1d-4d53-8a39-6f0f6c1f2b3d@example.org>",
         needs_smtputf8=False,
         subject="You are invited",
+        from_domain="example.org",
     )
 
 
@@ -152,6 +154,14 @@ def test_date_is_the_time_of_enqueueing_in_utc() -> None:
     tokyo = datetime(2025, 12, 1, 16, 30, tzinfo=timezone(timedelta(hours=9)))
     found = [compose(text, uid=UID, created_at=at, defaults=DEFAULTS) for at in (tokyo, CREATED_AT)]
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("month", range(1, 13))
+def test_date_is_written_as_the_standard_library_writes_it(month: int) -> None:
+    """Each day of the week and each month, in the words of RFC 5322."""
+    for day in range(1, 8):
+        at = datetime(2024, month, day, 5, 6, 7, tzinfo=UTC)
+        assert header.date(at) == format_datetime(at)
 
 
 def test_time_without_a_zone_is_a_bug_of_the_caller() -> None:
@@ -212,6 +222,36 @@ def test_configured_message_id_domain_wins() -> None:
     )
 
 
+VERP = msgspec.structs.replace(DEFAULTS, envelope_from="Bounce@bounces.example.org", verp=True)
+
+
+def test_bounces_come_back_to_an_address_of_the_job() -> None:
+    """The uid is in it, so that a bounce that quotes nothing still says whose it is; From and Message-ID don't change."""
+    message = composed(VERP)
+    assert message.envelope_from == f"Bounce+{UID.hex}@bounces.example.org"
+    assert message.message_id == f"<{UID}@bounces.example.org>"
+    assert message.content == composed(msgspec.structs.replace(VERP, verp=False)).content
+    assert composed(msgspec.structs.replace(VERP, verp_separator="-")).envelope_from == f"Bounce-{UID.hex}@bounces.example.org"
+
+
+def test_bounces_to_the_sender_of_a_job_have_no_address_of_their_own() -> None:
+    """Nobody promised that the sender's server delivers it."""
+    assert composed(msgspec.structs.replace(VERP, envelope_from="")).envelope_from == "team@example.org"
+
+
+def test_bounce_address_that_verp_makes_too_long_is_refused() -> None:
+    """At 64 octets it is not, at 65 it is (RFC 5321 section 4.5.3.1.1)."""
+    longest = msgspec.structs.replace(VERP, envelope_from=f"{'b' * 31}@example.org")
+    assert len(composed(longest).envelope_from.partition("@")[0]) == 64
+    found = refused(msgspec.structs.replace(VERP, envelope_from=f"{'b' * 32}@example.org"))
+    assert (found.reason, found.field) == ("address_invalid", "mail.envelope_from")
+
+
+def test_envelope_sender_is_never_empty() -> None:
+    """A null reverse-path is for notifications about mail (RFC 5321 section 4.5.5), and nobody learns of what bounces."""
+    assert composed().envelope_from == "team@example.org"
+
+
 @pytest.mark.parametrize(
     ("defaults", "reason", "field"),
     [
@@ -244,6 +284,63 @@ def test_unsubscribe_url_stays_on_one_line_as_it_is() -> None:
     url = f"<https://example.org/u?token={'a1' * 60}&x==?y>"
     message = composed(headers={"List-Unsubscribe": url, "List-Unsubscribe-Post": "List-Unsubscribe=One-Click"})
     assert lines_of(message, "List-Unsubscribe") == f"List-Unsubscribe: {url}"
+
+
+@pytest.mark.parametrize(
+    ("headers", "reason", "field"),
+    [
+        ({}, "header_not_allowed", "headers.List-Unsubscribe-Post"),
+        ({"List-Unsubscribe": "<mailto:out@example.org>"}, "header_invalid", "headers.List-Unsubscribe"),
+        ({"List-Unsubscribe": "<http://example.org/u>"}, "header_invalid", "headers.List-Unsubscribe"),
+        ({"List-Unsubscribe": "https://example.org/u"}, "header_invalid", "headers.List-Unsubscribe"),
+        ({"List-Unsubscribe": "<https://>"}, "header_invalid", "headers.List-Unsubscribe"),
+        (
+            {"List-Unsubscribe": "<https://example.org/u>", "List-Unsubscribe-Post": "yes"},
+            "header_invalid",
+            "headers.List-Unsubscribe-Post",
+        ),
+    ],
+)
+def test_one_click_without_what_it_needs_is_refused(headers: dict[str, str], reason: str, field: str) -> None:
+    """RFC 8058 section 3.1: an https address, and exactly one value."""
+    found = refused(headers={"List-Unsubscribe-Post": "List-Unsubscribe=One-Click"} | headers)
+    assert (found.reason, found.field) == (reason, field)
+
+
+def test_one_click_may_stand_beside_a_mailto() -> None:
+    """The names' case doesn't count, and one https address among others is enough."""
+    url = "<mailto:out@example.org>, <HTTPS://example.org/u>"
+    mail = parsed(composed(headers={"list-unsubscribe": url, "list-unsubscribe-post": "List-Unsubscribe=One-Click"}))
+    assert (mail["List-Unsubscribe"], mail["List-Unsubscribe-Post"]) == (url, "List-Unsubscribe=One-Click")
+
+
+def test_unsubscribing_by_mail_needs_no_one_click() -> None:
+    """List-Unsubscribe alone is older than RFC 8058."""
+    assert parsed(composed(headers={"List-Unsubscribe": "<mailto:out@example.org>"}))["List-Unsubscribe"]
+
+
+def test_configuration_allows_further_headers() -> None:
+    """In any spelling; what is written is the job's, as free text."""
+    allowing = msgspec.structs.replace(DEFAULTS, allow_headers=["Jabber-ID"])
+    assert parsed(composed(allowing, headers={"jabber-id": "maya@example.org, ü"}))["jabber-id"] == "maya@example.org, ü"
+    assert refused(headers={"Jabber-ID": "x"}).reason == "header_not_allowed"
+
+
+@pytest.mark.parametrize(
+    "name", ["Bcc", "From", "Resent-Bcc", "Content-Type", "ARC-Seal", "DKIM-Signature", "X-Job-ID", "Received-SPF"]
+)
+def test_no_configuration_allows_what_is_never_a_jobs(name: str) -> None:
+    """Also one that was built by hand, past the rules for configurations."""
+    allowing = msgspec.structs.replace(DEFAULTS, allow_headers=[name])
+    assert refused(allowing, headers={name: "x@example.org"}).reason == "header_not_allowed"
+
+
+@pytest.mark.parametrize("name", ["X-Priority", "References", "Jabber-ID"])
+def test_configuration_denies_headers(name: str) -> None:
+    """Denied is denied, also where it is allowed otherwise."""
+    denying = msgspec.structs.replace(DEFAULTS, allow_headers=["Jabber-ID"], deny_headers=[name.upper()])
+    found = refused(denying, headers={name: "1"})
+    assert str(found) == f"header_not_allowed: headers.{name}: is denied by mail.deny_headers"
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_lone_surrogate_is_refused(key: str) -> None:
         ({"headers": {"X-A": 1}}, "wrong_type", "headers.X-A"),
         ({"headers": {"X-A": None}}, "wrong_type", "headers.X-A"),
         ({"headers": {f"X-{index}": "" for index in range(201)}}, "too_many", "headers"),
-        ({"template": "invite"}, "unknown_key", "template"),
+        ({"tempalte": "invite"}, "unknown_key", "tempalte"),
         ({"To": "ann@example.org"}, "unknown_key", "To"),
         ({"attachments": FILE}, "wrong_type", "attachments"),
         ({"attachments": ["a.txt"]}, "wrong_type", "attachments[0]"),
