@@ -181,9 +181,10 @@ class MailAttempt:
         if job.relay_wanted is not None and job.relay_wanted not in (serving := relays.serving(job.queue)):
             log.error("relay.unknown", job_id=job.id, queue=job.queue, relay=job.relay_wanted, known=sorted(serving))
             return Release("relay_unknown", RELAY_UNKNOWN_S, job.relay_wanted)
+        fresh = False
         while True:
             lease.stage = Stage.CONNECT
-            connection = await relays.check_out(job.queue, job.relay_wanted, lease.permit)
+            connection = await relays.check_out(job.queue, job.relay_wanted, lease.permit, fresh=fresh)
             if isinstance(connection, Report):
                 return self._conclude(lease, entries, connection, {})
             try:
@@ -193,10 +194,10 @@ class MailAttempt:
                 relays.check_in(connection)
                 raise
             if isinstance(ready, Ended) and stale(ready.report):
-                # The connection had aged, which says nothing about the job: once more on another one. Aged ones don't come
-                # back from the pool, so a fresh one ends this at the latest.
+                # The connection had aged, which says nothing about the job: once more on a fresh one.
                 connection.abort()
                 relays.check_in(connection)
+                fresh = True
                 continue
             lease.afterwards = partial(relays.check_in, connection)
             if isinstance(ready, Ended):

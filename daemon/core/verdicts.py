@@ -322,12 +322,15 @@ def decide(report: Report, *, configured_sender: bool = True, rules: Sequence[Ru
 
 
 def stale(report: Report) -> bool:
-    """Tell whether the connection's age explains this report: then one immediate try on a fresh one costs nobody anything."""
-    if not report.reused or report.stage not in MAIL | RCPT | DATA:
+    """Tell whether the connection's age explains this report: then one immediate try on a fresh one costs nobody anything.
+
+    In the body only silence does; on the fresh one it is then the message's own, and counts.
+    """
+    if not report.reused or report.stage not in MAIL | RCPT | DATA | BODY:
         return False
     if isinstance(report.answer, Fault):
         return report.answer in SILENCE
-    return str(report.answer.code) in (str(CLOSING), *OUT_OF_STEP)
+    return report.stage is not Stage.BODY and str(report.answer.code) in (str(CLOSING), *OUT_OF_STEP)
 
 
 def _fits(rule: Rule, report: Report, *, configured_sender: bool) -> bool:

@@ -66,12 +66,12 @@ class Line:
         self._news = asyncio.Event()
         self._woken = asyncio.Event()
 
-    async def take(self) -> Connection | Report:
-        """Wait for a place, then give an idle connection or open one. Cancelling is safe."""
+    async def take(self, *, fresh: bool = False) -> Connection | Report:
+        """Wait for a place, then give an idle connection (unless it must be `fresh`) or open one. Cancelling is safe."""
         await self.pool.places.take()
         taken: Connection | Report | None = None
         try:
-            taken = await self._in_place()
+            taken = await self._in_place(fresh=fresh)
         finally:
             if not isinstance(taken, Connection):
                 self.pool.places.give_back()
@@ -124,10 +124,10 @@ class Line:
         finally:
             self.pool.places.give_back()
 
-    async def _in_place(self) -> Connection | Report:
+    async def _in_place(self, *, fresh: bool) -> Connection | Report:
         # Whoever waited for the place or for others' openings may wake up to a relay that takes no work any more.
         while self.breaker.usable:
-            if (idle := self.pool.idle()) is not None:
+            if not fresh and (idle := self.pool.idle()) is not None:
                 return idle
             if not self._openings or (self.pool.live and not self.relay.username):
                 return await self._open()

@@ -79,7 +79,9 @@ class Relays:
         """Return the relay that a queue's mail goes to now, None if there is none."""
         return next((line.relay.name for line in self._serving(queue, None) if line.breaker.usable), None)
 
-    async def check_out(self, queue: str = "", wanted: str | None = None, permit: Permit | None = None) -> Connection | Report:
+    async def check_out(
+        self, queue: str = "", wanted: str | None = None, permit: Permit | None = None, *, fresh: bool = False
+    ) -> Connection | Report:
         """Return a connection for one transaction, of the first relay that gives one; else why the most preferred gave none.
 
         Waits for a place where all are taken. Cancelling is safe.
@@ -89,13 +91,14 @@ class Relays:
             wanted: The one relay that the job asks for, if it does.
             permit: The job's token, without which no relay with a rate is used. One that has expired by the time the connection
                 is there is a PERMIT_EXPIRED.
+            fresh: Whether it must be one that has carried nothing yet.
         """
         refused: Report | None = None
         lines = self._serving(queue, wanted)
         for line in lines:
             limited = line.relay.name in self.rates
             if line.breaker.usable and (not limited or (permit and permit.relay == line.relay.name)):
-                taken = await line.take()
+                taken = await line.take(fresh=fresh)
                 if isinstance(taken, Connection) and limited and permit and self._boottime_s() > permit.until_mono:
                     line.check_in(taken)
                     return Report(line.relay.name, Stage.CONNECT, Fault.PERMIT_EXPIRED)

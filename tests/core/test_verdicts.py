@@ -232,11 +232,13 @@ def test_every_report_has_a_decision_that_keeps_the_promises(stage: Stage) -> No
         (D, "503 what", True, True),
         (M, "550 no", True, False),
         (M, Fault.TOO_LARGE, True, False),
-        (B, Fault.CLOSED, True, False),
+        (B, Fault.CLOSED, True, True),
+        (B, Fault.CLOSED, False, False),
+        (B, "421 closing", True, False),
         (DOT, Fault.CLOSED, True, False),
         (DOT, "421 closing", True, False),
     ],
 )
-def test_stale_is_what_age_explains_before_data(stage: Stage, said: str | Fault, reused: bool, expected: bool) -> None:  # noqa: FBT001 - a table
-    """Only then is a second try at once allowed; past the envelope it never is."""
+def test_stale_is_what_age_explains_before_the_dot(stage: Stage, said: str | Fault, reused: bool, expected: bool) -> None:  # noqa: FBT001 - a table
+    """Only then is a second try at once allowed; past the dot it never is."""
     assert stale(Report("relay", stage, answer_of(said), reused)) is expected

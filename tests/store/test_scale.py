@@ -23,6 +23,7 @@ FILL = """
 INSERT INTO mailslot.jobs (queue, priority, payload, expires_at, available_at, completed_at, outcome)
 SELECT 'default', 1, '{}', now() + interval '2 days', {columns} FROM generate_series(1, {many}) AS g
 """
+CHECKS = "SELECT conname FROM pg_constraint WHERE conrelid = 'mailslot.jobs'::regclass AND contype = 'c'"
 LEVELS = (["default"] * 4, list(PRIORITIES))
 SCANS = {"Index Scan", "Index Only Scan"}
 
@@ -33,6 +34,8 @@ async def crowd(databases: Databases) -> AsyncIterator[asyncpg.Connection]:
     async with databases.fresh() as database:
         connection = await database.connect()
         await connection.execute("ALTER TABLE mailslot.jobs SET (autovacuum_enabled = false)")
+        for check in await connection.fetch(CHECKS):  # they would take most of the time, and no plan looks at them
+            await connection.execute(f'ALTER TABLE mailslot.jobs DROP CONSTRAINT "{check["conname"]}"')
         for columns in (DUE, FUTURE, FINISHED):
             await connection.execute(FILL.replace("{columns}", columns).replace("{many}", str(MANY)))
         await connection.execute("VACUUM ANALYZE mailslot.jobs")
