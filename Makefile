@@ -3,13 +3,14 @@
 
 PYTHON ?= python3
 ONCE ?=
+CASES ?=
 ARGS ?=
 
 MAKEFLAGS += --no-builtin-rules
 .DELETE_ON_ERROR:
 .SUFFIXES:
 .DEFAULT_GOAL := help
-.PHONY: help run test lint lock bench clean
+.PHONY: help run test conformance lint lock bench clean
 
 help: ## say what can be made
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 14
@@ -22,6 +23,9 @@ test: .venv/installed ## run all tests; TEST_DATABASE_URL or PG_BIN choose anoth
 
 bench: .venv/installed ## time what has to be fast, beside the standard library
 	.venv/bin/python tests/bench/message.py $(ARGS)
+
+conformance: .venv/installed ## play cases of mails and relays through the real daemon: CASES=file.json, or the project's own
+	.venv/bin/python -m tests.conformance $(CASES) $(ARGS)
 
 lint: .venv/installed ## check style, types, and which module imports which
 	.venv/bin/python -m ruff check .

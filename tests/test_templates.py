@@ -149,10 +149,13 @@ def test_a_rows_data_are_values_and_nothing_else(tmp_path_factory: pytest.TempPa
         ("{{ name.upper }}", {"name": "x"}, "data.name.upper"),
         ("{{ link }}", {"link": None}, "data.link"),
         ("{{ user.link }}", {"user": {"link": None}}, "data.user.link"),
+        ("{{ link }}", {"link": ""}, "data.link"),
+        ("{{ users[1].link }}", {"users": [{"link": "x"}, {"link": " \n"}]}, "data.users[1].link"),
+        ("{% set x = link %}{{ x }}", {"link": ""}, "data.link"),
     ],
 )
 def test_a_missing_variable_is_named_with_its_path(made: Made, source: str, data: dict[str, Any], field: str) -> None:
-    """An invitation without its link is worse than none; null and a method would be as bad as nothing."""
+    """An invitation without its link is worse than none; null, a blank and a method would be as bad as nothing."""
     templates = made({**SUBJECT, "a.txt": source})
     assert refused(templates, data).startswith(f"template_variable_missing: {field}: a.txt ")
 
@@ -161,6 +164,12 @@ def test_a_null_among_several_is_narrowed_down(made: Made) -> None:
     """What was shown is one of these."""
     found = refused(made({**SUBJECT, "a.txt": "{{ x }}"}), {"x": None, "y": {"z": None}})
     assert found == "template_variable_missing: data: a.txt shows what is null: x, y.z"
+
+
+def test_a_variable_may_be_blank_on_purpose(made: Made) -> None:
+    """Where the template asks before it shows it, gives a default, or makes the blank itself."""
+    source = "{% if x %}{{ x }}{% endif %}{{ x|default('-', true) }}{{ '' }}{{ x|trim }}{{ 'a' if y else '' }}"
+    assert filled_in(made({**SUBJECT, "a.txt": source}), {"x": "", "y": False}).text == "-"
 
 
 def test_a_variable_may_be_missing_on_purpose(made: Made) -> None:

@@ -1,7 +1,8 @@
 """From sources to templates: Jinja2, and the only importer of it.
 
 - A variable that isn't there is an error and never an empty place; so is null where it would be shown (an invitation to "None"),
-  and a method (`order.items`, where the order has no items). `default` and `is defined` work as ever.
+  a blank text of the data that is shown as it is, and a method (`order.items`, where the order has no items). `default`, `if` and
+  `is defined` work as ever, and a blank that a filter or the template itself makes is meant.
 - HTML escapes every value. Text and subject take them as they are; the rules of headers come after.
 - An attribute of an object is the key of that name first, and the method of a dictionary only after.
 - The same data make the same text, on every attempt: what draws lots is taken out.
@@ -14,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial
 from traceback import walk_tb
-from typing import Any
+from typing import Any, Self
 
 from jinja2 import (
     DictLoader,
@@ -50,6 +51,26 @@ class MissingVariable(UndefinedError):  # noqa: N818  says what happened
 
 class NullShown(UndefinedError):  # noqa: N818  the same
     """A template shows a value that is null."""
+
+
+class Blank(str):
+    """A text of the data with nothing in it, and its path: fine to ask about, an error to show."""
+
+    __slots__ = ("path",)
+
+    def __new__(cls, text: str, path: str) -> Self:
+        """Make a text like any other, but for its path."""
+        made = super().__new__(cls, text)
+        made.path = path
+        return made
+
+
+class BlankShown(UndefinedError):  # noqa: N818  the same
+    """A template shows a text of the data that is blank."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
 
 
 class Missing(StrictUndefined):
@@ -89,9 +110,11 @@ class _Environment(ImmutableSandboxedEnvironment):
 
 
 def _finished(value: object) -> object:
-    """Return what is shown for a value; nobody wants to read "None", or what a method looks like."""
+    """Return what is shown for a value; nobody wants to read "None", an empty place, or what a method looks like."""
     if value is None:
         raise NullShown
+    if isinstance(value, Blank):
+        raise BlankShown(value.path)
     if callable(value) and not isinstance(value, Undefined):
         raise MissingVariable(getattr(value, "__self__", missing), getattr(value, "__name__", ""))
     return value
@@ -106,9 +129,10 @@ class FileTemplate:
     def render(self, data: Mapping[str, object], limit: int) -> Rendered | Unbuildable:
         """Fill the template in; no part may have more than `limit` characters. Never raises for anything that data hold."""
         texts: dict[str, str] = {}
+        told = {key: _blanks_told(value, f".{key}") for key, value in data.items()}
         for part, compiled in self._parts.items():
             if compiled is not None:
-                made = _filled_in(compiled, data, limit)
+                made = _filled_in(compiled, told, limit)
                 if isinstance(made, Unbuildable):
                     return made
                 texts[part] = made
@@ -129,9 +153,22 @@ def _filled_in(compiled: Compiled, data: Mapping[str, object], limit: int) -> st
         )
     except NullShown:
         return _of_null(compiled, data)
+    except BlankShown as error:
+        return Unbuildable("template_variable_missing", shown(f"data{error.path}"), f"{compiled.name} shows it, and it is blank")
     except (TemplateError, ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         return Unbuildable("template_failed", "template", f"{compiled.name}{_line(error)}: {type(error).__name__}")
     return "".join(pieces)
+
+
+def _blanks_told(value: object, path: str) -> object:
+    """Return the data with each blank text told from others, so that it is known where it is shown."""
+    if isinstance(value, str):
+        return value if value.strip() else Blank(value, path)
+    if isinstance(value, dict):
+        return {key: _blanks_told(inner, f"{path}.{key}") for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_blanks_told(inner, f"{path}[{index}]") for index, inner in enumerate(value)]
+    return value
 
 
 def _path(data: Mapping[str, object], error: MissingVariable) -> str:

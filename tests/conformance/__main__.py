@@ -66,7 +66,9 @@ async def _main(cases: list[Case], at_once: int) -> list[Judgement]:
 def main() -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(description="Run cases of mail and relay through the real daemon.")
-    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="a file of cases or a folder; default: the project's own")
+    parser.add_argument(
+        "files", nargs="*", type=Path, metavar="FILE", help="a file of cases or a folder; default: the project's own"
+    )
     parser.add_argument("--only", nargs="+", default=[], metavar="ID", help="only cases whose id or kind begins so")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything to this file as well")
     parser.add_argument("--at-once", type=int, default=AT_ONCE, metavar="N", help="how many cases at the same time")

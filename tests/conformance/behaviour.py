@@ -20,8 +20,8 @@ Understood are, for one relay:
 and above them `relays` (a behaviour each, beside what is said for all), `workers`, and keys ending in `_event` (`happening`).
 
 A step is a reply, null for none, or {"reply", "delay_s", "then": "close|rst|hang|stall", "server_stores_message", "split"}. After
-a 421 the relay closes, as RFC 5321 section 3.8 says. A cut that isn't in a list happens each time, unless the case expects all its
-jobs to be sent: then it happens once. A late refusal that the case doesn't count on is meant to come too late.
+a 421 the relay closes, as RFC 5321 section 3.8 says. A cut that isn't in a list happens each time, unless the case expects all
+its jobs to be sent: then it happens once. A late refusal that the case doesn't count on is meant to come too late.
 """
 
 from __future__ import annotations
@@ -247,7 +247,11 @@ def _opening(then: str, script: Script) -> Script:
 
 def _steps(value: Any, stage: str, case: Case, made: RelayPlan) -> Any:  # noqa: ANN401  JSON
     """Understand a step, or a list of one for each attempt."""
-    if isinstance(value, list) and all(isinstance(each, str) and _MULTILINE.match(each) for each in value[:-1]) and len(value) > 1:
+    if (
+        isinstance(value, list)
+        and all(isinstance(each, str) and _MULTILINE.match(each) for each in value[:-1])
+        and len(value) > 1
+    ):
         value = "\r\n".join(value)
     if isinstance(value, list):
         return [_step(each, stage) for each in value]
@@ -345,7 +349,11 @@ def _offer(made: RelayPlan, said: dict[str, Any]) -> None:
         names = {str(each).split(" ")[0].upper() for each in offer}
         made.script["ehlo"] = [
             *offer,
-            *(["STARTTLS"] if made.tls == "starttls" and "STARTTLS" not in names and ("starttls" in said or made.certificate) else []),
+            *(
+                ["STARTTLS"]
+                if made.tls == "starttls" and "STARTTLS" not in names and ("starttls" in said or made.certificate)
+                else []
+            ),
             *(["AUTH PLAIN LOGIN"] if made.needs_login and "AUTH" not in names else []),
         ]
 

@@ -1,8 +1,8 @@
 """From `job` to the rows that an application would save, and to the settings that it implies.
 
 `batch` is a list of addresses (a job each, one after the other), `count` so many jobs alike. `template` with `context` takes the
-place of subject, text and html. `transport` says what the relay's configuration, or the mail's, is. The rest goes into the payload
-as it is: whether it is a mail is for the daemon to say.
+place of subject, text and html. `transport` says what the relay's configuration, or the mail's, is. The rest goes into the
+payload as it is: whether it is a mail is for the daemon to say.
 """
 
 from __future__ import annotations

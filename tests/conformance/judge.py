@@ -9,6 +9,7 @@ Rules, beside the obvious:
   the body does.
 - An attempt that sends isn't used up; a case may count it all the same. What became of an attempt that found nothing to send
   (`invalid`) nobody counts.
+- Whatever is expected: nobody may speak SMTP wrongly, and no attempt may end in a surprise.
 - A daemon that refuses to start leaves all jobs unharmed, as a relay that pauses does.
 """
 
@@ -66,6 +67,7 @@ def judged(case: Case, result: Result) -> Judgement:
     reasons = sorted({str(_reason(job)) for job in result.jobs})
     _compare(made, "reason", "+".join(reasons), case.expected.get("reason") in reasons)
     _per_recipient(made, case, result)
+    made.differs += result.surprises
     return made
 
 

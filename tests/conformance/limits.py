@@ -79,5 +79,5 @@ def outage_s(seconds: float) -> float:
 
 
 def database_s(seconds: float) -> float:
-    """Return how long a fault of the database lasts in a run: no less than it takes to be noticed, and less than is worth waiting."""
+    """Return how long a fault of the database lasts in a run: long enough to be noticed, and no longer than is worth waiting."""
     return min(max(seconds * float(LEASE["duration_s"]) / settings.Lease().duration_s, 0.5), 2 * LONGEST_OUTAGE_S)

@@ -95,9 +95,17 @@ class Result:
             return str(silences[0])
         return "connect" if not any(relay.connections for relay in self.relays) and self.lost else None
 
-    def lines(self, event: str, **fields: object) -> list[dict[str, Any]]:
+    @property
+    def surprises(self) -> list[str]:
+        """What may never happen: bad manners towards a relay, an attempt that ends in an exception, a daemon that cries out."""
+        manners = [f"violation: {event['what']}" for relay in self.relays for event in relay.violations]
+        failed = [f"attempt.failed: {line.get('exception', line)}" for line in self.lines("attempt.failed")]
+        cries = [f"stderr: {daemon.errors}" for daemon in self.daemons if daemon.errors and not self.refused_to_start]
+        return [*manners, *failed, *cries]
+
+    def lines(self, event: str) -> list[dict[str, Any]]:
         """Return what the daemons said under this name."""
-        return [line for daemon in self.daemons for line in daemon.events(event, **fields)]
+        return [line for daemon in self.daemons for line in daemon.events(event)]
 
 
 _WORDS = {"sent": "sent", "dead": "rejected", "in_doubt": "in_doubt", "later": "retry", "marked": "in_doubt"}

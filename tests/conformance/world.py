@@ -86,9 +86,7 @@ class Place:
 
 
 @contextlib.asynccontextmanager
-async def placed(
-    plan: RelayPlan, name: str, tls: ssl.SSLContext | None, tasks: asyncio.TaskGroup
-) -> AsyncIterator[Place]:
+async def placed(plan: RelayPlan, name: str, tls: ssl.SSLContext | None, tasks: asyncio.TaskGroup) -> AsyncIterator[Place]:
     """Hold a place with its relay: listening, or not yet, or never."""
     relay = ScriptedRelay(plan.script, tls=tls, implicit_tls=plan.tls == "implicit", narrow=plan.narrow)
     place = Place(plan, relay, name)
@@ -124,7 +122,7 @@ def _blackhole() -> Any:  # noqa: ANN401  an iterator of a port
         listening.listen(0)
         for _ in range(4):
             client = stack.enter_context(socket.socket())
-            client.setblocking(False)
+            client.setblocking(False)  # noqa: FBT003  the socket's own
             client.connect_ex(listening.getsockname())
         yield listening.getsockname()[1]
 

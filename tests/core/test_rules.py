@@ -96,7 +96,14 @@ def test_a_relays_own_wait_lengthens_a_rules_unless_it_may_not() -> None:
     assert [decided(DOT, said.format(n), deaf).wait_s for n in (5, 60)] == [20.0, 20.0]
 
 
-WIDEST = [Rule(name=f"{verdict}", verdict=verdict, codes=["4", "5"], text="", stages=[]) for verdict in RuleVerdict]
+WIDEST = [
+    rule
+    for verdict in RuleVerdict
+    for rule in (
+        Rule(name=f"{verdict}-codes", verdict=verdict, codes=["4", "5"]),
+        Rule(name=f"{verdict}-text", verdict=verdict, text="^"),
+    )
+]
 ANSWERS = [*Fault, *(Reply(code, None, "") for code in range(200, 600))]
 
 

@@ -36,7 +36,7 @@ SHORT: Mapping[str, Mapping[str, Any]] = {
     "retry": {"first_s": 0.2, "cap_s": 0.5},
     "worker": {"concurrency": 6, "drain_timeout_s": 4.0, "reply_grace_s": 4.0},
 }
-PATIENT: Mapping[str, Mapping[str, Any]] = {"lease": {"in_doubt_delay_s": 60.0}, "relay": {"dot_timeout_s": 50.0}}
+PATIENT: dict[str, Any] = {"lease": {"in_doubt_delay_s": 60.0}, "relay": {"dot_timeout_s": 50.0}}
 """For tests that keep the answer to a dot back."""
 
 HISTORY = """
@@ -95,9 +95,7 @@ class Scene:
             "MAILSLOT_DATABASE__PASSWORD": PASSWORD,
             **(environment or {}),
         }
-        worker = await self._start(
-            self.database, relay_port or self.relay.port, *arguments, environment=variables, **merged
-        )
+        worker = await self._start(self.database, relay_port or self.relay.port, *arguments, environment=variables, **merged)
         self.workers.append(worker)
         return worker
 
@@ -107,16 +105,27 @@ class Scene:
         await worker.wait_ready()
         return worker
 
-    async def enqueue(self, *to: str, payload: Any = None, expires_in_s: float = 3600.0, **options: Any) -> int:  # noqa: ANN401
+    async def enqueue(
+        self,
+        *to: str,
+        payload: Any = None,  # noqa: ANN401  any JSON
+        expires_in_s: float = 3600.0,
+        queue: str = "default",
+        kind: str = "email",
+        on_doubt: str = "resend",
+        max_attempts: int = 100,
+    ) -> int:
         """Save a job as an application does, and return its id."""
         mail = {"to": list(to or ("maya@example.org",)), "subject": "You are invited", "text": "Come at eight."}
-        names = ", ".join(f"{name} => ${place}" for place, name in enumerate(options, 3))
         identity: int = await self.database.fetchval(
-            "SELECT id FROM mailslot.enqueue(payload => $1, expires_at => now() + make_interval(secs => $2)"
-            f"{', ' if names else ''}{names})",
+            "SELECT id FROM mailslot.enqueue(payload => $1, expires_at => now() + make_interval(secs => $2), queue => $3,"
+            " kind => $4, on_doubt => $5, max_attempts => $6)",
             json.dumps(mail if payload is None else payload),
             expires_in_s,
-            *options.values(),
+            queue,
+            kind,
+            on_doubt,
+            max_attempts,
         )
         return identity
 
@@ -250,7 +259,7 @@ class Scene:
     async def changes_by(self, name: str, job_id: int, *, since: int = 0) -> list[Any]:
         """Return what a worker of this name has changed in a job, later than a given number of the history."""
         return await self.database.fetch(
-            "SELECT * FROM public.history WHERE job_id = $1 AND number > $2 AND who LIKE 'mailslot ' || $3 || ':%' ORDER BY number",
+            "SELECT * FROM public.history WHERE job_id = $1 AND number > $2 AND who LIKE 'mailslot ' || $3 || ':%'",
             job_id,
             since,
             name,
@@ -261,11 +270,17 @@ class Scene:
         number: int = await self.database.fetchval("SELECT coalesce(max(number), 0) FROM public.history")
         return number
 
+    async def check_all_sent_once(self, count: int) -> None:
+        """Check that so many jobs were sent, at the first attempt, with one copy each, and that nobody was blamed."""
+        rows = await self.database.fetch(
+            "SELECT outcome, attempt, crashes, doubts, count(*) FROM mailslot.jobs GROUP BY outcome, attempt, crashes, doubts"
+        )
+        assert [tuple(row) for row in rows] == [("sent", 1, 0, 0, count)]
+        assert len({message.message_id for message in self.relay.messages}) == len(self.relay.messages) == count
+
     def story(self) -> str:
         """Return what everybody said last, for a test that fails."""
-        said = [
-            f"{number}: {json.dumps(line)}" for number, worker in enumerate(self.workers) for line in worker.lines[-25:]
-        ]
+        said = [f"{number}: {json.dumps(line)}" for number, worker in enumerate(self.workers) for line in worker.lines[-25:]]
         errors = [worker.errors for worker in self.workers if worker.errors]
         return "\n".join([*said, *errors, *(json.dumps(event) for event in self.relay.events.all[-25:])])
 

@@ -1,4 +1,4 @@
-"""SIGTERM at each stage, twice, during the start, and with the database away: what is handed back, what is waited for, exit codes."""
+"""SIGTERM at each stage, twice, during the start, with the database away: what is handed back or waited for, exit codes."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_unanswered_dot_is_recorded_as_doubt_when_the_grace_is_over(scene:
 
 
 async def test_second_signal_ends_both_waits(scene: Scene) -> None:
-    """SIGTERM twice: nobody waits for the drain limit or the grace; before the dot given back, after it in doubt, exit code 75."""
+    """SIGTERM twice: nobody waits for drain limit or grace; before the dot given back, after it in doubt, exit code 75."""
     scene.relay.hold("dot")
     worker = await scene.worker("worker", **{**PATIENT, "worker": {"drain_timeout_s": 60.0, "reply_grace_s": 60.0}})
     dotted = await scene.enqueue()
@@ -119,7 +119,7 @@ async def test_idle_worker_drains_with_its_database_away(scene: Scene, link: Pro
 
 
 async def test_drain_without_a_database_says_that_outcomes_are_unrecorded(scene: Scene, link: Proxy) -> None:
-    """An answer that can't be recorded is waited for within the limits, then the worker says 75; the row says marked, not ready."""
+    """An answer that can't be recorded is waited for within the limits, then the exit code is 75; the row says marked."""
     record = link.trap("record")
     worker = await scene.worker("worker", link=link, worker=BRIEF)
     job_id = await scene.enqueue()

@@ -24,7 +24,8 @@ CREATE FUNCTION public.disk_full() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     RAISE EXCEPTION 'no space left on device' USING ERRCODE = '53100';
 END $$;
-CREATE TRIGGER disk_full BEFORE UPDATE ON mailslot.jobs FOR EACH ROW WHEN (new.outcome IS NOT NULL) EXECUTE FUNCTION public.disk_full();
+CREATE TRIGGER disk_full BEFORE UPDATE ON mailslot.jobs
+    FOR EACH ROW WHEN (new.outcome IS NOT NULL) EXECUTE FUNCTION public.disk_full();
 """
 
 
@@ -32,10 +33,6 @@ def _cpu_s(worker: Daemon) -> float:
     """Return the processor time that a worker has used up."""
     fields = Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-async def _restart(server: Server, mode: str) -> None:
-    await asyncio.to_thread(server.restart, mode)
 
 
 async def test_three_restarts_of_the_database_blame_nobody(
@@ -66,9 +63,7 @@ async def test_three_restarts_of_the_database_blame_nobody(
         scene.relay.release("dot")
         await scene.all_finished()
         assert len(scene.relay.messages) == 12 * number
-    rows = [await scene.job(job_id) for job_id in jobs]
-    assert {(row["outcome"], row["crashes"], row["attempt"], row["doubts"]) for row in rows} == {("sent", 0, 1, 0)}
-    assert [await scene.copies(job_id) for job_id in jobs] == [1] * len(jobs)
+    await scene.check_all_sent_once(len(jobs))
 
 
 async def test_crash_of_the_database_between_the_250_and_the_record(
@@ -79,7 +74,7 @@ async def test_crash_of_the_database_between_the_250_and_the_record(
     worker = await scene.worker("worker", link=private_link, **PATIENT)
     job_id = await scene.enqueue()
     await record.sprung()
-    await _restart(private_server, "immediate")
+    await asyncio.to_thread(private_server.restart, "immediate")
     record.cut()
     job = await scene.until(job_id, "sent")
     assert (job["doubts"], job["crashes"], job["attempt"], await scene.copies(job_id)) == (0, 0, 1, 1)
@@ -89,14 +84,15 @@ async def test_crash_of_the_database_between_the_250_and_the_record(
 async def test_mark_is_on_disk_when_the_dot_leaves(private_scene: Scene, private_server: Server) -> None:
     """With synchronous_commit off on the server, a crash right after a mark doesn't lose it; the mail is sent once."""
     scene = private_scene
+    job_id = await scene.enqueue()
     for setting in ("synchronous_commit = off", "wal_writer_delay = '10s'"):
         await scene.database.execute(f"ALTER SYSTEM SET {setting}")
     await scene.database.execute("SELECT pg_reload_conf()")
     scene.relay.hold("dot")
-    await scene.worker("worker", lease={"duration_s": 30.0, "heartbeat_s": 9.0, "in_doubt_delay_s": 90.0}, relay={"dot_timeout_s": 50.0})
-    job_id = await scene.enqueue()
+    rare = {"duration_s": 30.0, "heartbeat_s": 9.0, "in_doubt_delay_s": 90.0}  # a heartbeat's commit would flush the mark too
+    await scene.worker("worker", lease=rare, relay=PATIENT["relay"])
     await scene.reached("dot")
-    await _restart(private_server, "immediate")
+    await asyncio.to_thread(private_server.restart, "immediate")
     assert (await scene.job(job_id))["state"] == "marked"
     scene.relay.release("dot")
     job = await scene.until(job_id, "sent")
@@ -178,9 +174,7 @@ async def test_database_away_costs_time_and_nothing_else(scene: Scene, link: Pro
         await link.come_back()
         silent_link.release()
         await scene.all_finished(within_s=RESUMES_S)
-        rows = [await scene.job(job_id) for job_id in jobs]
-        assert {(row["outcome"], row["crashes"], row["attempt"], row["doubts"]) for row in rows} == {("sent", 0, 1, 0)}
-        assert [await scene.copies(job_id) for job_id in jobs] == [1] * 6
+        await scene.check_all_sent_once(6)
 
 
 @pytest.mark.parametrize(
@@ -209,20 +203,18 @@ async def test_database_that_takes_nothing_is_waited_for(scene: Scene, fault: st
 
 
 async def test_no_dot_leaves_while_outcomes_cannot_be_recorded(scene: Scene) -> None:
-    """With the disk full for outcomes but not for marks, the first accepted mail is the last: each more would risk a second copy."""
+    """With the disk full for outcomes but not for marks, the first accepted mail is the last: more would risk second copies."""
     await scene.database.execute(DISK_FULL)
     worker = await scene.worker("worker", **PATIENT)
-    first = await scene.enqueue()
+    await scene.enqueue()
     await worker.event("outcome.unrecorded")
-    others = [await scene.enqueue() for _ in range(5)]
+    await scene.enqueue_many(5)
     await scene.lasting(1.5)
     assert len(scene.relay.messages) == 1
     assert worker.events("job.sent") == []
     await scene.database.execute("DROP TRIGGER disk_full ON mailslot.jobs")
     await scene.all_finished(within_s=RESUMES_S)
-    rows = [await scene.job(job_id) for job_id in (first, *others)]
-    assert {(row["outcome"], row["crashes"], row["attempt"], row["doubts"]) for row in rows} == {("sent", 0, 1, 0)}
-    assert [await scene.copies(row["id"]) for row in rows] == [1] * 6
+    await scene.check_all_sent_once(6)
 
 
 async def test_backends_that_are_terminated_again_and_again_cost_nothing(scene: Scene) -> None:
@@ -234,15 +226,14 @@ async def test_backends_that_are_terminated_again_and_again_cost_nothing(scene: 
         await scene.seen(target, "stored")
         await scene.cut_backends()
     await scene.all_finished()
-    assert await scene.database.fetch("SELECT id FROM mailslot.jobs WHERE outcome <> 'sent' OR crashes + doubts > 0 OR attempt <> 1") == []
-    assert len({message.message_id for message in scene.relay.messages}) == len(scene.relay.messages) == 400
+    await scene.check_all_sent_once(400)
 
 
 async def test_relay_away_uses_up_no_attempt(scene: Scene) -> None:
     """While nobody listens at the relay, jobs wait with their attempts unused; after its return they are sent, once each."""
     worker = await scene.worker("worker")
     await scene.relay.stop()
-    jobs = [await scene.enqueue() for _ in range(10)]
+    await scene.enqueue_many(10)
     await worker.event("relay.lost")
     await scene.until_true("SELECT count(*) = 10 FROM mailslot.job_states WHERE state = 'ready' AND attempt = 0")
     await scene.lasting(1.0)
@@ -251,15 +242,13 @@ async def test_relay_away_uses_up_no_attempt(scene: Scene) -> None:
     assert worker.position - lines <= 2
     async with scene.relay:
         await scene.all_finished(within_s=RESUMES_S)
-        rows = [await scene.job(job_id) for job_id in jobs]
-        assert {(row["outcome"], row["crashes"], row["attempt"]) for row in rows} == {("sent", 0, 1)}
-        assert [await scene.copies(job_id) for job_id in jobs] == [1] * 10
+        await scene.check_all_sent_once(10)
         assert len(worker.events("relay.lost")) == 1
         assert await worker.stop() == 0
 
 
 async def test_relay_that_drops_every_connection_uses_up_no_attempt(scene: Scene) -> None:
-    """Connections that end at any stage before the body are the relay's fault: jobs keep their attempts and are sent in the end."""
+    """Connections that end at any stage before the body are the relay's fault: jobs keep their attempts, and are sent at last."""
     drops = [
         {"refuse": True},
         {"greeting": {"reply": None, "then": "close"}},
@@ -271,9 +260,7 @@ async def test_relay_that_drops_every_connection_uses_up_no_attempt(scene: Scene
         {"data": "421 4.3.2 closing"},
     ]
     scene.relay.script["connections"] = [*itertools.chain(drops, drops), {}]
-    jobs = [await scene.enqueue() for _ in range(4)]
+    await scene.enqueue_many(4)
     await scene.worker("worker")
     await scene.all_finished()
-    rows = [await scene.job(job_id) for job_id in jobs]
-    assert {(row["outcome"], row["crashes"], row["attempt"], row["doubts"]) for row in rows} == {("sent", 0, 1, 0)}
-    assert [await scene.copies(job_id) for job_id in jobs] == [1] * 4
+    await scene.check_all_sent_once(4)

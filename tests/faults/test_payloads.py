@@ -21,7 +21,7 @@ WRONG: dict[str, Any] = {
     "line break in subject": {"to": "maya@example.org", "subject": "a\r\nBcc: eve@example.org", "text": "hello"},
     "line break in a header": {"to": "maya@example.org", "text": "hello", "headers": {"X-Note": "a\r\nBcc: eve@example.org"}},
     "line break in a name": {"to": {"name": "Maya\r\nBcc: eve@example.org", "email": "maya@example.org"}, "text": "hello"},
-    "encoded word": {"to": "maya@example.org", "subject": "=?utf-8?q?x=0ABcc:eve@example.org?=", "text": "hello", "headers": {"": ""}},
+    "header without a name": {"to": "maya@example.org", "text": "hello", "headers": {"": "x"}},
     "address with a blank": {"to": "maya@example.org> SIZE=1", "text": "hello"},
     "two addresses in one": {"to": "maya@example.org, eve@example.org", "text": "hello"},
     "wrong types": {"to": 7, "subject": ["hello"], "text": {"a": 1}},
@@ -38,7 +38,8 @@ async def test_payloads_of_every_wrong_kind_are_dead_with_a_reason_and_harm_nobo
     jobs, neighbours = {}, []
     for kind, payload in WRONG.items():
         jobs[kind] = await scene.database.fetchval(
-            "INSERT INTO mailslot.jobs (payload, expires_at) VALUES ($1, now() + interval '1 hour') RETURNING id", json.dumps(payload)
+            "INSERT INTO mailslot.jobs (payload, expires_at) VALUES ($1, now() + interval '1 h') RETURNING id",
+            json.dumps(payload),
         )
         neighbours.append(await scene.enqueue())
     worker = await scene.worker("worker", **PATIENT, environment={"MAILSLOT_DATABASE__COMMAND_TIMEOUT_S": "5.0"})
@@ -54,11 +55,11 @@ async def test_payloads_of_every_wrong_kind_are_dead_with_a_reason_and_harm_nobo
 
 
 async def test_payloads_that_cannot_be_fetched_in_time_hold_up_nobody(scene: Scene) -> None:
-    """Many huge payloads, due at once and before all others, are more than a statement's time allows: their neighbours are sent."""
+    """Many huge payloads, due at once before all others, take more than a statement's time: their neighbours are sent."""
     for _ in range(12):
         await scene.database.execute(
             "INSERT INTO mailslot.jobs (payload, expires_at) SELECT"
-            " jsonb_build_object('to', 'maya@example.org', 'text', repeat(md5(random()::text), 1000000)), now() + interval '1 hour'"
+            " jsonb_build_object('to', 'maya@example.org', 'text', repeat(md5(random()::text), 1000000)), now() + interval '1 h'"
         )
     neighbours = [await scene.enqueue() for _ in range(5)]
     await scene.worker("worker", worker={"concurrency": 20}, **PATIENT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from tests.conftest import StartDaemon
@@ -61,6 +61,14 @@ class Post:
     async def all_finished(self) -> None:
         """Wait until every job has its outcome."""
         await self.until_true("SELECT NOT EXISTS (SELECT FROM mailslot.jobs WHERE outcome IS NULL)")
+
+    async def all_sent_once(self, jobs: Sequence[int]) -> None:
+        """Wait until all jobs have their outcome: sent at the first attempt, nobody blamed, one copy each and no other mail."""
+        await self.all_finished()
+        rows = [await self.job(job_id) for job_id in jobs]
+        assert {(row["outcome"], row["attempt"], row["doubts"], row["crashes"]) for row in rows} == {("sent", 1, 0, 0)}
+        copies = await self.exim.settled()
+        assert sorted(copy.job_uid for copy in copies) == sorted(str(row["uid"]) for row in rows)
 
     async def until_true(self, query: str, *arguments: object) -> None:
         """Ask the database again and again until it answers true."""

@@ -168,3 +168,15 @@ async def test_non_ascii_mailbox_needs_a_server_that_takes_it(start_post: StartP
     job = await unable.finished(await unable.enqueue(payload))
     assert (job["outcome"], job["reason"]) == ("dead", "smtputf8_not_offered")
     assert unable.exim.logged(" <= ") == []
+
+
+async def test_report_comes_back_to_the_envelope_sender_and_names_the_job(start_post: StartPost) -> None:
+    """Asked to report success, Exim reports both recipients, under the job's uid as the envelope's name."""
+    post = start_post(dsn_advertise_hosts="*")
+    await post.worker(mail={"envelope_from": "bounces@example.org", "dsn_notify": "success,failure"})
+    job = await post.finished(await post.enqueue(to=["ann@example.org", "bob@example.org"]))
+    assert job["outcome"] == "sent"
+    [report] = [copy.content.decode() for copy in await post.exim.settled() if copy.recipient == "bounces@example.org"]
+    assert f"Original-Envelope-ID: {job['uid']}\n" in report
+    assert sorted(re.findall("^Final-Recipient: rfc822; ?(.+)$", report, re.MULTILINE)) == ["ann@example.org", "bob@example.org"]
+    assert report.count("Action: delivered") == 2

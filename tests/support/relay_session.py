@@ -202,10 +202,11 @@ class Session:
             self._violation("a message for nobody")
         await self._relay.gate("dot")
         by_recipient = self._relay.script.get("dot_by_rcpt", {})
-        special = [address for address in transaction.recipients if address in by_recipient]
-        step = (
-            self._relay.step(f"dot {special[0]}", by_recipient[special[0]], self._relay.counts) if special else self._chosen("dot")
-        )
+        special = next((address for address in transaction.recipients if address in by_recipient), None)
+        if special is None:
+            step = self._chosen("dot")
+        else:
+            step = self._relay.step(f"dot {special}", by_recipient[special], self._relay.counts)
         reply = step if isinstance(step, str) else (step or {}).get("reply") or ""
         stores = (
             reply.startswith("2") if isinstance(step, str | None) else step.get("server_stores_message", reply.startswith("2"))

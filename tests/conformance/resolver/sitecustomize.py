@@ -1,6 +1,6 @@
 """The resolver of a daemon whose name server fails: found first on its PYTHONPATH, so it is there before the daemon is.
 
-CONFORMANCE_DNS is JSON: {"name": ["EAI_AGAIN", "ok"]}, one word for each look-up, the last one again and again. `ok` is this host.
+CONFORMANCE_DNS is JSON: {"name": ["EAI_AGAIN", "ok"]}, one word for each look-up, the last again and again. `ok` is this host.
 """
 
 from __future__ import annotations
