@@ -13,7 +13,7 @@ MAKEFLAGS += --no-builtin-rules
 .PHONY: help run test conformance lint lock bench clean
 
 help: ## say what can be made
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 14
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
 
 run: .venv/installed ## show mailslot at work: a database, an inbox, the daemon, one mail; ONCE=1 leaves when the mail is sent
 	.venv/bin/python -m daemon dev $(strip $(if $(filter-out 0,$(ONCE)),--once) $(ARGS))

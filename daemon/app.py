@@ -72,6 +72,9 @@ async def _run(settings: Settings, functions: dict[str, handlers.Function], *, o
     finally:
         worker.relays.close()
         worker.store.close()
+        for number in (signal.SIGTERM, signal.SIGINT):  # the drain is over; nothing that comes now changes the exit code
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_IGN)
 
 
 class Worker:
@@ -149,6 +152,8 @@ class Worker:
             concurrency=worker.concurrency,
             queues=worker.queues,
         )
+        if not self.settings.mail.from_:
+            log.warning("sender.missing", hint="mail.from is empty: a job without a from of its own will be dead")
         self.notifier.ready("working")
 
     @property

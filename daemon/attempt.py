@@ -45,7 +45,7 @@ from daemon.core.outcome import (
     settle,
     standing,
 )
-from daemon.core.retry import backoff_s
+from daemon.core.retry import backoff_s, dropped_s
 from daemon.core.rules import table
 from daemon.core.settings import Settings
 from daemon.core.smtp import Report, Stage
@@ -55,6 +55,7 @@ from daemon.ports import Ports
 from daemon.slots import DRAINING, LOST, Lease
 from daemon.smtp.commands import Notify
 from daemon.smtp.connection import Connection
+from daemon.smtp.drops import Drops
 from daemon.smtp.relays import Relays
 from daemon.store import Marked, MarkRequest
 
@@ -148,11 +149,12 @@ class Ended:
 
 
 class MailAttempt:
-    """The attempt of kind `email`: called with a lease, returns its conclusion. Holds no state of a job between calls."""
+    """The attempt of kind `email`: called with a lease, returns its conclusion."""
 
     def __init__(self, means: Means) -> None:
         self._means = means
         self._rules = table(means.settings.rule, means.settings.retry)
+        self._drops = Drops()
 
     async def __call__(self, lease: Lease) -> Conclusion:
         """Try once to send the job. Cancelling is safe before the dot; past it the answer would be lost, so nobody does."""
@@ -272,7 +274,8 @@ class MailAttempt:
             last = max(refused.values(), key=lambda answer: answer.decision.verdict in {Verdict.FREE, Verdict.PAUSE})
         else:
             last = Answer(self._decide(report), str(report.answer))
-        if connection is not None:
+        dropped = self._drops.count(lease.job.id, report, last.decision)
+        if connection is not None and dropped <= 1:
             self._means.relays.note(connection.relay, last.decision)
         answers = {address: refused.get(address, last) for address in to}
         return settle(
@@ -281,6 +284,7 @@ class MailAttempt:
             Exchange(report.stage, report.relay, last, answers),
             max_doubts=settings.lease.max_doubts,
             backoff_s=backoff_s(lease.job.attempt, settings.retry, self._means.ports.number()),
+            released_s=dropped_s(max(dropped, 1)),
         )
 
     def _decide(self, report: Report) -> Decision:

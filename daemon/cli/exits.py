@@ -74,4 +74,6 @@ def sentence_for(error: MailslotError) -> str:
     """Return what to tell the person: the error's own sentence, and what to do where that isn't in it."""
     if isinstance(error, StoreRefused) and error.sqlstate in NO_SCHEMA:
         return f"{error}\nthe database has no mailslot schema, or an older one; run `mailslot db migrate`"
+    if isinstance(error, StoreRefused) and error.sqlstate == NO_PRIVILEGE:
+        return f"{error}\nlook at and decide about jobs as a member of mailslot_operator, save them as one of mailslot_producer"
     return str(error)

@@ -154,17 +154,20 @@ def marked(job: Job, entries: Entries, answers: Mapping[str, Answer], sending: I
     return written(standing_now, job.doubts)
 
 
-def settle(job: Job, entries: Entries, exchange: Exchange, *, max_doubts: int, backoff_s: float) -> Conclusion:
+def settle(
+    job: Job, entries: Entries, exchange: Exchange, *, max_doubts: int, backoff_s: float, released_s: float = RELEASED_S
+) -> Conclusion:
     """Decide what the exchange means for the job.
 
-    `entries` is where the recipients stood before, `backoff_s` the delay for those put off without a hint of their own. Returns
-    a Release when the relay or the configuration was at fault and no dot was written, else a Record.
+    `entries` is where the recipients stood before, `backoff_s` the delay for those put off without a hint of their own,
+    `released_s` that of a job given back without one. Returns a Release when the relay or the configuration was at fault and
+    nothing was sent, else a Record.
     """
     decision = exchange.last.decision
     if decision.verdict is Verdict.PAUSE:  # the relay's pause holds the job back; another relay may take it at once
         return Release(decision.reason, 0.0, exchange.relay, exchange.last.reply)
     if decision.verdict is Verdict.FREE:
-        wait_s = RELEASED_S if decision.wait_s is None else decision.wait_s
+        wait_s = released_s if decision.wait_s is None else decision.wait_s
         return Release(decision.reason, wait_s, exchange.relay, exchange.last.reply)
     doubt = decision.verdict is Verdict.DOUBT
     fate = _fate_of_doubt(job, max_doubts)

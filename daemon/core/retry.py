@@ -22,6 +22,15 @@ def backoff_s(attempt: int, retry: Retry, chance: float) -> float:
     return max(min(retry.first_s, ceiling) / 10, ceiling * chance)
 
 
+def dropped_s(times: int) -> float:
+    """Return the pause after a relay dropped the connection on the same message `times` times in a row: 1 s, doubling to 60 s.
+
+    Not the message's fault as far as anybody said, so no attempt is used up; but a content filter that crashes on one address
+    must not be asked each second until the job expires.
+    """
+    return min(60.0, 2.0 ** min(times - 1, LARGEST_DOUBLING))
+
+
 def reconnect_s(failures: int, largest_s: float, chance: float) -> float:
     """Return the pause before the next try to reach something that failed `failures` times in a row.
 

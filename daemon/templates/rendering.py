@@ -56,6 +56,7 @@ class NullShown(UndefinedError):  # noqa: N818  the same
 class Blank(str):
     """A text of the data with nothing in it, and its path: fine to ask about, an error to show."""
 
+    __slots__ = ("path",)
     path: str
 
     def __new__(cls, text: str, path: str) -> Self:

@@ -13,15 +13,15 @@ Understood are, for one relay:
     connect                  {"then": "close|rst|hang"}: what happens before the greeting
     certificate              "for NAME", "expired", "self-signed": what STARTTLS shows; tls: "starttls|implicit|none"
     dns                      the resolver's error, or a list of them: one for each look-up, "ok" for none
-    ehlo_policy              the reply to a name without a dot
+    ehlo_policy              the reply to a name without a dot; ehlo_after_tls: as ehlo, once it is encrypted
     idle_before_second_job_s a mail goes before, and the connection is idle for so long
     close_after_idle_s       the relay closes an idle connection after so many seconds
 
 and above them `relays` (a behaviour each, beside what is said for all), `workers`, and keys ending in `_event` (`happening`).
+`aliases` has other words for some of it.
 
-A step is a reply, null for none, or {"reply", "delay_s", "then": "close|rst|hang|stall", "server_stores_message", "split"}. After
-a 421 the relay closes, as RFC 5321 section 3.8 says. A cut that isn't in a list happens each time, unless the case expects all
-its jobs to be sent: then it happens once. A late refusal that the case doesn't count on is meant to come too late.
+What a step is, `steps` says. A cut that isn't in a list happens each time, unless the case expects all its jobs to be sent: then
+it happens once. A late refusal that the case doesn't count on is meant to come too late.
 """
 
 from __future__ import annotations
@@ -32,22 +32,20 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tests.conformance import limits
+from tests.conformance.aliases import plain_behaviour
 from tests.conformance.casefile import CannotExpressError, Case
-from tests.conformance.happening import Happening, happening
+from tests.conformance.happening import START, Happening, What, happening
+from tests.conformance.steps import ENDS, STEP_KEYS, in_one_reply, is_offer, is_positive, one_step, policy_step
 from tests.support.relay_session import DEFAULTS, Script
 
-STAGES: Final = frozenset({"greeting", "ehlo", "helo", "starttls", "auth", "mail", "data", "dot", "rset", "quit"})
+STAGES: Final = frozenset(
+    {"greeting", "ehlo", "ehlo_after_tls", "helo", "starttls", "auth", "mail", "data", "dot", "rset", "quit"}
+)
+EHLO: Final = frozenset({"ehlo", "ehlo_after_tls"})
 ORDINALS: Final = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 REFUSED: Final = "refused@conformance.example"
 """Whom every relay refuses: the mail that makes the daemon send RSET."""
 
-_STEP_KEYS: Final = frozenset({"reply", "delay_s", "then", "server_stores_message", "split"})
-_ENDS: Final = {
-    **dict.fromkeys(("close", "closed", "eof", "disconnect", "drop"), "close"),
-    **dict.fromkeys(("rst", "reset"), "rst"),
-    **dict.fromkeys(("hang", "timeout", "silence"), "hang"),
-    "stall": "stall",
-}
 _ORDINAL: Final = "|".join(ORDINALS) + r"|\d+(?:st|nd|rd|th)"
 _AFTER_MESSAGES: Final = re.compile(r"(greeting|ehlo|mail|rcpt|data|dot)_after_(\d+)_messages?")
 _AFTER_RECIPIENTS: Final = re.compile(r"rcpt_after_(\d+)_recipients?")
@@ -95,12 +93,13 @@ def plan(case: Case) -> Plan:
     Raises:
         CannotExpressError: it has a key or a value without a meaning here.
     """
-    common = dict(case.behaviour)
+    common = {key: value for key, value in case.behaviour.items() if key != "noop"}  # nobody here says NOOP
     made = Plan([], workers=int(common.pop("workers", 1)))
     for key in [key for key in common if key.endswith("_event")]:
         made.happenings += [happening(key, text) for text in _each(common.pop(key))]
     relays = common.pop("relays", [{}])
-    made.relays = [_relay({**common, **own}, case) for own in relays]
+    made.relays = [_relay(plain_behaviour({**common, **own}), case) for own in relays]
+    _silence_idle(made)
     everything = list(_flat(case.behaviour))
     idle = [float(value) for key, value in everything if key == "idle_before_second_job_s" or _closes_idle(key)]
     if idle:
@@ -111,6 +110,15 @@ def plan(case: Case) -> Plan:
     if "batch" in case.job or any("limits" in relay.script and _per_connection(relay) for relay in made.relays):
         made.concurrency = 1  # one after the other, over one connection as long as that lasts
     return made
+
+
+def _silence_idle(made: Plan) -> None:
+    """A link that dies while a connection is idle is noticed by the next command, which nobody answers."""
+    for fault in [fault for fault in made.happenings if fault.what is What.SILENCE and fault.moment == START]:
+        made.happenings.remove(fault)
+        made.idle_s = 1.0
+        for relay in made.relays:
+            relay.script["connections"] = [{"mail": [relay.script["mail"], {"reply": None, "then": "hang"}]}, {}]
 
 
 def _relay(said: dict[str, Any], case: Case) -> RelayPlan:
@@ -146,7 +154,7 @@ def _surroundings(made: RelayPlan, rest: dict[str, Any]) -> None:
     made.needs_login = any(key == "auth" for key, _ in _flat(rest))
     connect = rest.pop("connect", None)
     if connect is not None:
-        step = _step(connect, "connect")
+        step = one_step(connect, "connect")
         made.blackhole = step.get("then") in {"hang", "stall"}
         rest["greeting"] = {"reply": None, **step}
     if "idle_before_second_job_s" in rest:
@@ -159,21 +167,20 @@ def _script(said: dict[str, Any], case: Case, made: RelayPlan) -> Script:
     script: Script = {}
     for key, value in said.items():
         if key in STAGES:
-            script[key] = value if key == "ehlo" and _is_offer(value) else _steps(value, key, case, made)
+            script[key] = value if key in EHLO and is_offer(value) else _steps(value, key, case, made)
         elif key in {"rcpt", "dot_by_rcpt"}:
             script[key] = _by_address(value, key, case, made)
         elif key == "during_body":
             script[key] = _during_body(value, case, made)
         elif key == "ehlo_policy":
-            script[key] = _policy(value)
+            script[key] = policy_step(value)
         elif key == "refuse":
             script[key] = bool(value)
         elif key == "idle_before_second_job_s":
             made.settings["idle_s"] = 60.0
         elif _closes_idle(key):
             made.settings["idle_s"] = 60.0
-            reply = "421 4.4.2 idle for too long" if "421" in key else None
-            script["idle"] = {"after_s": limits.idle_s(float(value)) / 2, "step": {"reply": reply, "then": "close"}}
+            script["idle"] = _close_of_idle(key, float(value))
         elif (limit := _limit(key, value)) is not None:
             script.setdefault("limits", []).append(limit)
         else:
@@ -185,15 +192,20 @@ def _closes_idle(key: str) -> bool:
     return "idle" in key and key.endswith("_s") and key != "idle_before_second_job_s"
 
 
+def _close_of_idle(key: str, seconds: float) -> dict[str, Any]:
+    reply = "421 4.4.2 idle for too long" if "421" in key else None
+    return {"after_s": limits.idle_s(seconds) / 2, "step": {"reply": reply, "then": "close"}}
+
+
 def _limit(key: str, value: object) -> dict[str, Any] | None:
     if found := _AFTER_MESSAGES.fullmatch(key):
-        return {"stage": found[1], "after_messages": int(found[2]), "step": _step(value, found[1])}
+        return {"stage": found[1], "after_messages": int(found[2]), "step": one_step(value, found[1])}
     if found := _AFTER_RECIPIENTS.fullmatch(key):
-        return {"stage": "rcpt", "after_recipients": int(found[1]), "step": _step(value, "rcpt")}
+        return {"stage": "rcpt", "after_recipients": int(found[1]), "step": one_step(value, "rcpt")}
     if (found := _NUMBERED.fullmatch(key)) and found[2]:
         stage = found[3] or "greeting"
         if stage in STAGES | {"rcpt"}:
-            return {"stage": stage, "parallel": _number(found[1]) - 1, "step": _step(value, stage)}
+            return {"stage": stage, "parallel": _number(found[1]) - 1, "step": one_step(value, stage)}
     return None
 
 
@@ -232,7 +244,7 @@ def _opening(then: str, script: Script) -> Script:
     if then[:3].isdigit():
         return {"greeting": then}
     found = _FIRST.fullmatch(then)
-    if found is None or found[1] not in _ENDS:
+    if found is None or found[1] not in ENDS:
         raise CannotExpressError(f"smtp_behaviour.first_connections.then: {then}")
     stage = found[2] or "connect"
     if stage in {"connect", "accept"}:
@@ -247,59 +259,19 @@ def _opening(then: str, script: Script) -> Script:
 
 def _steps(value: Any, stage: str, case: Case, made: RelayPlan) -> Any:  # noqa: ANN401  JSON
     """Understand a step, or a list of one for each attempt."""
-    if (
-        isinstance(value, list)
-        and all(isinstance(each, str) and _MULTILINE.match(each) for each in value[:-1])
-        and len(value) > 1
-    ):
-        value = "\r\n".join(value)
+    if isinstance(value, list) and value[1:] and all(_MULTILINE.match(str(each)) for each in value[:-1]):
+        value = "\r\n".join(value)  # one reply of several lines
     if isinstance(value, list):
-        return [_step(each, stage) for each in value]
-    step = _step(value, stage)
+        return [one_step(each, stage) for each in value]
+    step = one_step(value, stage)
     reply = step.get("reply")
     if step.get("then") and reply is None and case.needs_all and stage not in {"rset", "quit"}:
-        return [step, DEFAULTS["rcpt"]["*"] if stage == "rcpt" else _in_one_reply(DEFAULTS[stage])]
-    late = step.get("delay_s") and reply is not None and not _is_positive(reply, stage)
+        return [step, DEFAULTS["rcpt"]["*"] if stage == "rcpt" else in_one_reply(DEFAULTS[stage])]
+    late = step.get("delay_s") and reply is not None and not is_positive(reply, stage)
     if late and stage in {"mail", "rcpt", "data"} and not _counts_on_refusal(case):
         made.settings["command_timeout_s"] = made.settings["data_timeout_s"] = limits.limit_s(stage) / 4
         step["delay_s"] = limits.limit_s(stage)
     return step
-
-
-def _in_one_reply(value: Any) -> Any:  # noqa: ANN401  JSON
-    """Return EHLO's extensions as the reply that offers them; anything else as it is."""
-    if not isinstance(value, list):
-        return value
-    lines = ["relay.test", *value]
-    return "\r\n".join(f"250{' ' if line is lines[-1] else '-'}{line}" for line in lines)
-
-
-def _step(value: Any, stage: str) -> dict[str, Any]:  # noqa: ANN401  JSON
-    if value is None or (isinstance(value, str) and value in _ENDS):
-        value = {"reply": None, "then": value}
-    elif isinstance(value, str):
-        value = {"reply": value}
-    if not isinstance(value, dict):
-        raise CannotExpressError(f"smtp_behaviour.{stage}: {value!r}")
-    if unknown := value.keys() - _STEP_KEYS - {"after_bytes"}:
-        raise CannotExpressError(f"smtp_behaviour.{stage}.{min(unknown)}")
-    step = {key: each for key, each in value.items() if each is not None}
-    reply = step.get("reply")
-    if isinstance(reply, str):
-        step["reply"] = re.sub(r"\r?\n", "\r\n", reply).removesuffix("\r\n")
-        if reply.startswith("421"):
-            step.setdefault("then", "close")
-    if "delay_s" in step:
-        step["delay_s"] = limits.scaled_s(float(step["delay_s"]), stage)
-    if "then" in step:
-        if step["then"] not in _ENDS:
-            raise CannotExpressError(f"smtp_behaviour.{stage}.then: {step['then']}")
-        step["then"] = _ENDS[step["then"]]
-    return {"reply": None} | step
-
-
-def _is_positive(reply: object, stage: str) -> bool:
-    return isinstance(reply, str) and reply.startswith("3" if stage == "data" else ("2", "3"))
 
 
 def _counts_on_refusal(case: Case) -> bool:
@@ -308,7 +280,7 @@ def _counts_on_refusal(case: Case) -> bool:
 
 
 def _by_address(value: Any, key: str, case: Case, made: RelayPlan) -> dict[str, Any]:  # noqa: ANN401  JSON
-    if not isinstance(value, dict) or value.keys() & _STEP_KEYS:
+    if not isinstance(value, dict) or value.keys() & STEP_KEYS:
         value = {"*": value}
     steps = {}
     for address, step in value.items():
@@ -320,7 +292,7 @@ def _by_address(value: Any, key: str, case: Case, made: RelayPlan) -> dict[str, 
 
 def _during_body(value: Any, case: Case, made: RelayPlan) -> Any:  # noqa: ANN401  JSON
     after = int(value.get("after_bytes", 1)) if isinstance(value, dict) else 1
-    step = {**_step(value, "during_body"), "after_bytes": after}
+    step = {**one_step(value, "during_body"), "after_bytes": after}
     if step.get("then") in {"hang", "stall"}:
         step["then"] = "stall"  # who goes on reading hangs after the dot, and nobody could tell
     made.narrow = True  # else the body has left, and the dot after it, before anything happens to it
@@ -329,23 +301,10 @@ def _during_body(value: Any, case: Case, made: RelayPlan) -> Any:  # noqa: ANN40
     return step
 
 
-def _policy(value: Any) -> dict[str, Any]:  # noqa: ANN401  JSON
-    text = str(value)
-    found = re.fullmatch(r"(\d{3}(?: \d\.\d+\.\d+)?)\b(.*)", text)
-    if found is None or not re.search(r"dot|localhost|bare|short|unqualified|full", text):
-        raise CannotExpressError(f"smtp_behaviour.ehlo_policy: {text}")
-    return _step(f"{found[1]} need a full name", "ehlo")
-
-
-def _is_offer(value: object) -> bool:
-    """Whether EHLO's value is a list of extensions, and no list of steps."""
-    return isinstance(value, list) and not any(not isinstance(each, str) or each[:3].isdigit() or each in _ENDS for each in value)
-
-
 def _offer(made: RelayPlan, said: dict[str, Any]) -> None:
     """Offer what the behaviour has answers for, if its list of extensions leaves it out."""
     offer = made.script["ehlo"]
-    if _is_offer(offer):
+    if is_offer(offer):
         names = {str(each).split(" ")[0].upper() for each in offer}
         made.script["ehlo"] = [
             *offer,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from tests.conformance.happening import MARK, START, Happening, What
+from tests.conformance.happening import DOT, MARK, START, Happening, What
 from tests.conformance.scene import Scene, until
 from tests.support.process import READY, Daemon
 from tests.support.proxy import Trap
@@ -52,6 +53,15 @@ class Fleet:
         self.killed = False
         self._scene = scene
         self._marks: list[Trap] = []
+        self._do: Mapping[What, Callable[[Happening], Awaitable[None]]] = {
+            What.KILL: self._kill,
+            What.DRAIN: self._drain,
+            What.FORCE: self._force,
+            What.FREEZE: self._freeze,
+            What.TAKEOVER: self._take_over,
+            What.CUT: self._cut,
+            What.OUTAGE: self._outage,
+        }
 
     @property
     def has_given_up(self) -> bool:
@@ -81,8 +91,9 @@ class Fleet:
             elif fault.moment == MARK:
                 self._marks.append(self._scene.link.trap("mark"))
             else:
+                silent = fault.what is What.SILENCE and fault.moment == DOT
                 for relay in self._scene.relays:
-                    relay.hold(fault.moment)
+                    relay.hold("stored" if silent else fault.moment)  # the dot still arrived
         await self.start(waits=not any(fault.moment == START for fault in faults))
 
     async def follow_ended(self) -> None:
@@ -112,20 +123,9 @@ class Fleet:
             await self._marks[0].sprung()
         elif fault.moment != START:
             await until(lambda: any(relay.events.of("command", stage=fault.moment) for relay in scene.relays))
-        match fault.what:
-            case What.KILL:
-                await self._kill()
-            case What.DRAIN:
-                await self._drain()
-            case What.FREEZE:
-                await self._freeze(fault.lasts_s)
-            case What.TAKEOVER:
-                await scene.connection.execute(TAKE_OVER, 1.9 * scene.sections["lease"]["duration_s"])
-            case What.CUT:
-                scene.link.cut()
-            case What.OUTAGE:
-                await self._outage(fault)
-        self._let_go(fault)
+        if fault.what is not What.SILENCE:
+            await self._do[fault.what](fault)
+            self._let_go(fault)
 
     def _let_go(self, fault: Happening) -> None:
         for relay in self._scene.relays:
@@ -136,24 +136,36 @@ class Fleet:
             else:
                 mark.release()
 
-    async def _kill(self) -> None:
+    async def _kill(self, _: Happening) -> None:
         self.killed = True
         for daemon in self.live:
             daemon.kill()
             await daemon.stopped()
         self.live.clear()
 
-    async def _drain(self) -> None:
+    async def _drain(self, _: Happening) -> None:
         for daemon in self.live:
             daemon.signal(signal.SIGTERM)
         await until(lambda: all(daemon.is_draining for daemon in self.live))
 
-    async def _freeze(self, lasts_s: float) -> None:
+    async def _force(self, fault: Happening) -> None:
+        await self._drain(fault)
+        for daemon in self.live:
+            daemon.signal(signal.SIGTERM)
+        await until(lambda: all(daemon.is_over for daemon in self.live))
+
+    async def _freeze(self, fault: Happening) -> None:
         for daemon in self.live:
             daemon.signal(signal.SIGSTOP)
-        await asyncio.sleep(lasts_s)
+        await asyncio.sleep(fault.lasts_s)
         for daemon in self.live:
             daemon.signal(signal.SIGCONT)
+
+    async def _take_over(self, _: Happening) -> None:
+        await self._scene.connection.execute(TAKE_OVER, 1.9 * self._scene.sections["lease"]["duration_s"])
+
+    async def _cut(self, _: Happening) -> None:
+        self._scene.link.cut()
 
     async def _outage(self, fault: Happening) -> None:
         link = self._scene.link

@@ -32,22 +32,36 @@ class What(StrEnum):
     OUTAGE = "outage"
     CUT = "cut"
     TAKEOVER = "takeover"
+    FORCE = "force"
+    """A drain that is asked for twice."""
+    SILENCE = "silence"
+    """The way to the relay swallows everything from now on."""
 
 
+_PROCESS: Final = (
+    (What.KILL, r"sigkill|kill -9|\boom\b|crash|power|killed"),
+    (What.FREEZE, r"sigstop|frozen|freeze|stalls?\b|suspend"),
+    (What.FORCE, r"(sigterm|sigint|signal).*\b(twice|again|second)|(twice|second|two) (sigterm|sigint|signal)"),
+    (What.DRAIN, r"sigterm|sigint|drain|shut ?down|deploy|restart|cancel|stop(s|ped)? by systemd"),
+)
+_DATABASE: Final = (
+    (What.TAKEOVER, r"another worker|takes? (over )?the job|takeover|lease\b.*\b(lost|taken|stolen|expire)"),
+    (What.CUT, r"connection\b.*\b(cut|reset|lost|drop|close|terminat)"),
+    (What.OUTAGE, r"\bdown\b|\baway\b|unreachable|\bgone\b|stop|restart|outage|unavailable|failover|crash"),
+)
+_NETWORK: Final = (
+    (What.SILENCE, r"swallow|drop|black ?hole|unplug|half.?open|no (fin|rst|packet)|lost|dead|firewall|\bnat\b|cut"),
+)
 _WORDS: Final = {
-    "process_event": (
-        (What.KILL, r"sigkill|kill -9|\boom\b|crash|power|killed"),
-        (What.FREEZE, r"sigstop|frozen|freeze|stalls?\b|suspend"),
-        (What.DRAIN, r"sigterm|sigint|drain|shut ?down|deploy|stop(s|ped)? by systemd"),
-    ),
-    "db_event": (
-        (What.TAKEOVER, r"another worker|takes? (over )?the job|takeover|lease\b.*\b(lost|taken|stolen|expire)"),
-        (What.CUT, r"connection\b.*\b(cut|reset|lost|drop|close|terminat)"),
-        (What.OUTAGE, r"\bdown\b|\baway\b|unreachable|\bgone\b|stop|restart|outage|unavailable|failover"),
-    ),
+    "process_event": _PROCESS,
+    "db_event": _DATABASE,
+    "database_event": _DATABASE,
+    "network_event": _NETWORK,
+    "link_event": _NETWORK,
 }
 # The first that is found; what is said of the dot's answer comes first, for it names the dot as well.
 _MOMENTS: Final = (
+    (START, r"\bidle\b"),
     (MARK, r"before (the )?(final )?(dot|mark)|body|upload|(at|during|after|while) (the )?mark"),
     (DOT, r"after (the )?(final )?(dot|250|acceptance|reply)|waiting for (the )?(250|reply to the dot|final)|\bdot\b|\b250\b"),
     ("data", r"\bdata\b|\b354\b"),
@@ -57,7 +71,7 @@ _MOMENTS: Final = (
     ("tls", r"\btls\b|starttls"),
     ("ehlo", r"\behlo\b"),
     ("greeting", r"greeting|connect"),
-    (START, r"start|begin|claim|enqueue|idle|first"),
+    (START, r"start|begin|claim|enqueue|first"),
 )
 _LASTS: Final = re.compile(r"(?:again|back|for|returns?|restored|until|lasts?)\D*?(\d+(?:\.\d+)?) ?(ms|s|min|m|h)\b")
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
@@ -80,7 +94,8 @@ def happening(key: str, text: str) -> Happening:
         CannotExpressError: no fault or no moment is found in it.
     """
     words = str(text).lower()
-    what = next((what for what, pattern in _WORDS.get(key, ()) if re.search(pattern, words)), None)
+    known = _WORDS.get(key, _PROCESS + _DATABASE)
+    what = next((what for what, pattern in known if re.search(pattern, words)), None)
     moment = next((moment for moment, pattern in _MOMENTS if re.search(pattern, words)), None)
     if what is None or moment is None:
         raise CannotExpressError(f"smtp_behaviour.{key}: {text}")

@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from daemon.core import settings
+from tests.conformance.aliases import plain_job, plain_transport
 from tests.conformance.casefile import CannotExpressError, Case
 
 PAYLOAD_KEYS: Final = frozenset(
@@ -23,7 +24,7 @@ OPTIONS: Final = frozenset({"on_doubt", "max_attempts", "priority", "queue", "re
 SENDERS: Final = frozenset({"envelope_from", "mail_from", "return_path", "bounce"})
 HELLO_NAMES: Final = frozenset({"helo", "helo_name", "ehlo", "local_hostname"})
 BOUNCES: Final = "bounces@example.org"
-LOGIN: Final = {"username": "mailslot", "password": "secret"}
+USERNAME: Final = "mailslot"
 LARGE_CHARACTERS: Final = 400_000
 
 _RELAY_KEYS: Final = frozenset(info.name for info in msgspec.structs.fields(settings.Relay))
@@ -39,6 +40,7 @@ class Work:
     expires_in_s: float = 86_400.0
     mail: dict[str, Any] = field(default_factory=lambda: {"from": "team@example.org", "envelope_from": BOUNCES})
     relay: dict[str, Any] = field(default_factory=dict)
+    password: str = "secret"
     signs: bool = False
 
 
@@ -48,10 +50,10 @@ def work(case: Case, *, large: bool = False) -> Work:
     Raises:
         CannotExpressError: it has a key without a meaning here.
     """
-    job = dict(case.job)
+    job = plain_job(case.job)
     made = Work([])
     batch, count = job.pop("batch", None), int(job.pop("count", 1))
-    _transport(job.pop("transport", None) or {}, made)
+    _transport(plain_transport(job.pop("transport", None) or {}), made)
     for key in list(job):
         if key in OPTIONS:
             made.options[key] = job.pop(key)
@@ -78,6 +80,8 @@ def _transport(said: dict[str, Any], made: Work) -> None:
     for key, value in said.items():
         if key == "dkim":
             made.signs = bool(value)
+        elif key == "password":
+            made.password = str(value)
         elif key in HELLO_NAMES:
             made.relay["ehlo_name"] = value
         elif key in SENDERS:

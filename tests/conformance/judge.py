@@ -10,6 +10,7 @@ Rules, beside the obvious:
 - An attempt that sends isn't used up; a case may count it all the same. What became of an attempt that found nothing to send
   (`invalid`) nobody counts.
 - Whatever is expected: nobody may speak SMTP wrongly, and no attempt may end in a surprise.
+- What came too late, or outlived too many workers, is dead: cases have no word of its own for it.
 - A daemon that refuses to start leaves all jobs unharmed, as a relay that pauses does.
 """
 
@@ -95,6 +96,8 @@ def _is_wanted(words: list[str], case: Case, result: Result) -> bool:
     wanted = {*case.wanted, *(_by_protocol(case, result))}
     if "dead" in wanted:
         wanted |= DEAD
+    if wanted & {"rejected", "invalid"}:
+        wanted |= {"expired", "worker_lost"}
     right = [word in wanted for word in words]
     return any(right) if "batch" in case.job else bool(right) and all(right)
 

@@ -47,7 +47,7 @@ LONGEST_OUTAGE_S: Final = 3.0
 
 _IN_EARNEST: Final = settings.Relay(name="shipped", host="localhost")
 _LIMITS: Final = {
-    **dict.fromkeys(("connect", "greeting", "ehlo", "helo", "starttls", "tls", "auth"), "connect_timeout_s"),
+    **dict.fromkeys(("connect", "greeting", "ehlo", "ehlo_after_tls", "helo", "starttls", "tls", "auth"), "connect_timeout_s"),
     **dict.fromkeys(("mail", "rcpt", "rset"), "command_timeout_s"),
     "data": "data_timeout_s",
     "during_body": "body_timeout_s",

@@ -61,7 +61,7 @@ async def play(case: Case, databases: Databases, keys: Keys) -> Result:
         link = await stack.enter_async_context(Proxy.to_database(database.dsn))
         sections = configuration(link.dsn, places[0].relay.port, world.sections(plan, todo, places, keys))
         await agree(database, sections)
-        environment = world.environment(places, ROOT)
+        environment = world.environment(todo, places, ROOT)
         scene = Scene(case, plan, todo, places, await database.connect(), link, folder, sections, environment)
         fleet = Fleet(scene)
         stack.push_async_callback(fleet.close)

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from tests.conformance import limits
 from tests.conformance.behaviour import Plan, RelayPlan
 from tests.conformance.casefile import CannotExpressError
-from tests.conformance.jobs import LOGIN, Work
+from tests.conformance.jobs import USERNAME, Work
 from tests.support.certificates import Authority
 from tests.support.relay import ScriptedRelay
 
@@ -156,13 +156,17 @@ def _relay_section(place: Place, work: Work, keys: Keys) -> dict[str, Any]:
     if section["tls"] != "none":
         section["ca_file"] = keys.authority.ca_file
     if plan.needs_login:
-        section = {**LOGIN, **section}
+        section.setdefault("username", USERNAME)
     return section
 
 
-def environment(places: list[Place], root: Path) -> Mapping[str, str]:
-    """Return the variables of the case's daemons: a resolver that fails, where the case says so."""
+def environment(work: Work, places: list[Place], root: Path) -> Mapping[str, str]:
+    """Return the variables of the case's daemons: passwords, and a resolver that fails where the case says so."""
+    made = {}
+    for index, place in enumerate(places):
+        if place.plan.needs_login or work.relay.get("username"):
+            made[f"MAILSLOT_RELAY__{index}__PASSWORD"] = work.password
     plans = {place.host: list(place.plan.dns) for place in places if place.plan.dns}
-    if not plans:
-        return {}
-    return {"CONFORMANCE_DNS": json.dumps(plans), "PYTHONPATH": f"{HERE / 'resolver'}:{root}"}
+    if plans:
+        made |= {"CONFORMANCE_DNS": json.dumps(plans), "PYTHONPATH": f"{HERE / 'resolver'}:{root}"}
+    return made

@@ -99,12 +99,17 @@ class Session:
         if (self._relay.script.get("needs_full_name") or "ehlo_policy" in self._relay.script) and not {".", "["} & set(line):
             await self._play(policy)
             return
-        step = self._own.get("ehlo", self._relay.script["ehlo"])
+        key = "ehlo_after_tls" if "ehlo_after_tls" in self._relay.script and self._encrypted else "ehlo"
+        step = self._own.get(key, self._relay.script[key])
         if isinstance(step, list) and not any(isinstance(item, dict) or item[:3].isdigit() for item in step):
             lines = ["relay.test", *step]
             await self._say("\r\n".join(f"250{' ' if i == len(lines) - 1 else '-'}{text}" for i, text in enumerate(lines)))
         else:
-            await self._play(self._chosen("ehlo"))
+            await self._play(self._chosen(key))
+
+    @property
+    def _encrypted(self) -> bool:
+        return self._writer.get_extra_info("sslcontext") is not None
 
     async def _on_helo(self, _line: str) -> None:
         await self._play(self._chosen("helo", "250 relay.test"))
