@@ -5,13 +5,16 @@
 -- exactly one of four outcomes, and each state below names the guarantee it rests on.
 --
 --   ready       completed_at null, lease_token null.  Due once available_at has come.      Rests on: the producer's commit.
---                 -> leased (claim), cancelled (cancel), dead (sweep: expires_at has passed)
+--                 -> leased (claim), cancelled (cancel), dead (sweep: expires_at has passed); in place of the last two in_doubt
+--                    or sent, when an earlier dot makes it so (mailslot.ending)
 --   leased      lease_token set, marked_at null.  Nothing can have been sent under this token: a worker writes the final dot
 --               only after its mark was answered.                                         Rests on: the mark.
---                 -> marked (mark); ready (release, record, sweep, abandon); leased again (a claim that takes over)
+--                 -> marked (mark); ready (release, record, sweep, abandon); leased again (a claim that takes over); sent, dead,
+--                    in_doubt, cancelled (record, of what the mark refused and of what can't be built; dead also by a sweep, when
+--                    too many workers were lost; what was asked to be cancelled also by release and abandon)
 --   marked      marked_at set.  The dot may be on its way.  Nobody else may touch the row until every answer that could still
 --               come has come (settings.in_doubt_delay past the lease).                   Rests on: the delay.
---                 -> sent, dead, ready (record, release); ready, in_doubt, sent (sweep, by on_doubt)
+--                 -> sent, dead, ready, in_doubt, cancelled (record, release); ready, in_doubt, sent (sweep, by on_doubt)
 --   sent        a relay answered 2xx to the dot (or on_doubt = 'assume_sent', then assumed is true).
 --   dead        nobody accepted it as far as any answer or missing answer tells; reason says why.  A person may retry it.
 --   in_doubt    the answer to a dot is missing.  A person decides, or a late 2xx under the row's own token makes it sent.
@@ -128,9 +131,10 @@ CREATE TABLE mailslot.jobs (
 CREATE INDEX jobs_unfinished ON mailslot.jobs (queue, priority, available_at, id) WHERE completed_at IS NULL;
 CREATE UNIQUE INDEX jobs_idempotency ON mailslot.jobs (queue, idempotency_key) WHERE idempotency_key IS NOT NULL;
 
--- The ledger: one row for each lease that did not finish its job, and the evidence of a 2xx that came too late to be recorded.
--- accepted beats everything: once it is set no later write clears it,
--- only a person does (`jobs retry --again`).
+-- The ledger: one row for each attempt after which its job went on and for each worker that was lost, and the evidence of a 2xx that
+-- came too late to be recorded.  What ends a job stands in the job's own row, and a lease that was given back without having tried
+-- anything leaves no row.  accepted beats everything: once it is set no later write clears it, only a person does
+-- (`jobs retry --again`).
 CREATE TABLE mailslot.attempts (
     job_id      bigint NOT NULL REFERENCES mailslot.jobs (id) ON DELETE CASCADE,
     lease_token uuid NOT NULL,
@@ -139,7 +143,7 @@ CREATE TABLE mailslot.attempts (
     leased_at   timestamptz,
     ended_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     stage       text,                                            -- how far it came
-    verdict     text NOT NULL,                                   -- later, free, doubt, rejected, sent, worker_lost
+    verdict     text NOT NULL,                                   -- later, doubt, rejected, sent, worker_lost
     reason      text,
     relay       text,
     reply       text,
@@ -194,8 +198,9 @@ CREATE FUNCTION mailslot.ending(wanted text, doubts integer, recipients jsonb) R
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE
     WHEN wanted IS NULL OR wanted NOT IN ('dead', 'cancelled') THEN wanted
-    WHEN doubts > 0 OR recipients @? '$.* ? (@.verdict == "in_doubt")' THEN 'in_doubt'
+    WHEN recipients @? '$.* ? (@.verdict == "in_doubt" || (@.doubted == true && @.verdict != "sent"))' THEN 'in_doubt'
     WHEN recipients @? '$.* ? (@.verdict == "sent")' THEN 'sent'
+    WHEN doubts > 0 THEN 'in_doubt'
     ELSE wanted END;
 
 -- Whether a job that ends as sent rests, for some recipient, on an assumption: the answer to its dot never came.
@@ -273,6 +278,7 @@ BEGIN
         outcome = CASE WHEN job.lease_token IS NULL THEN mailslot.ending('cancelled', job.doubts, job.recipients) END,
         assumed = job.lease_token IS NULL AND mailslot.ending('cancelled', job.doubts, job.recipients) = 'sent'
                   AND mailslot.holds_assumed(job.recipients),
+        recipients = CASE WHEN job.lease_token IS NULL THEN mailslot.settle(job.recipients, 'later', 'dead') ELSE job.recipients END,
         reason = CASE WHEN job.lease_token IS NULL THEN 'cancelled' ELSE job.reason END
     WHERE job.id = cancel.id AND job.completed_at IS NULL
     RETURNING coalesce(job.outcome, 'cancel_requested') INTO state;

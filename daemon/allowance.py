@@ -7,19 +7,31 @@ at once, or a worker without work would starve the others. Tokens that get lost 
 missing until the bucket has filled again; there are never too many.
 
 A worker that found nothing the last time asks for one token, then for ever more: so the idle hardly touch what the busy need.
+That least number of tokens holds for all of a claim, so also for jobs of other kinds in it: the next claim comes soon.
+
+A token isn't good for long. Who was held up for longer (a large mail, a place at the relay that was slow to come free) takes
+another one when its connection is there (`renew`), under the same lease; the first is lost. If none is left it waits for the
+next one, where that comes soon: given back it would be just as late the next time. One at a time does so for each relay, or
+slots that wait would stand in the way of other queues; the others are given back for as long as it takes to have a token.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from daemon.core.job import Job
-from daemon.core.rate import Permit
+from daemon.core.rate import NoToken, Permit
 from daemon.smtp.relays import Relays
 from daemon.store import Closed, Taken, Wish
 
 MAIL = "email"
+PATIENCE_S = 5.0
+"""How long a token may take to come for which a message waits with its connection in hand; no relay lets one be idle for long."""
+LATE_S = 1.0
+"""How long a job rests whose token had expired by the time the database had answered."""
 
 
 @dataclass(slots=True)
@@ -33,15 +45,22 @@ class Allowance:
     """Those in which there may be anything to claim."""
     wait_s: float | None = None
     """Seconds until there are tokens where there are none now; None: nobody waits for tokens."""
+    waits: bool = False
+    """Whether a closed queue has a relay that may come back; one that no relay serves here has nothing to wait for."""
     permits: dict[str, list[Permit]] = field(default_factory=dict)
     """Relay -> what is left of its tokens; relays without a limit aren't there."""
     ways: dict[str, str] = field(default_factory=dict)
     """Queue -> the relay that its mail goes to now."""
 
     def permit(self, job: Job) -> Permit | None:
-        """Return the token for a job that was claimed, None if it needs none."""
+        """Return the token for a job that was claimed, None if it needs none.
+
+        That of a mail whose payload has yet to be fetched has expired, for it would by the time at which the message is ready.
+        """
         relay = job.relay_wanted or self.ways.get(job.queue, "")
-        return self.permits[relay].pop() if job.kind == MAIL and self.permits.get(relay) else None
+        if job.kind != MAIL or not self.permits.get(relay):
+            return None
+        return Permit(relay, -inf) if job.payload is None else self.permits[relay].pop()
 
 
 class Allowances:
@@ -58,10 +77,12 @@ class Allowances:
     ) -> None:
         self._relays = relays
         self._queues = tuple(queues)
+        self._serving = frozenset[str]().union(*(relays.serving(queue) for queue in queues))
         self._take = take
         self._boottime_s = boottime_s
         self._mail_only = mail_only
         self._hope = 1
+        self._awaited: set[str] = set()
 
     async def allow(self, wanted: int) -> Allowance:
         """Take tokens for at most so many jobs, and return what may be claimed.
@@ -78,6 +99,7 @@ class Allowances:
             closed=Closed(waiting, tuple(name for name in self._relays.names if name not in ready)),
             queues=tuple(open_),
             wait_s=wait_s,
+            waits=any(self._relays.serving(queue) for queue in waiting),
             permits=permits,
             ways={queue: way for queue, way in ways.items() if way is not None},
         )
@@ -91,8 +113,28 @@ class Allowances:
         if left:
             await self._take(left)
 
+    async def renew(self, relay: str) -> Permit | NoToken:
+        """Take one token for a message that is ready to begin, if need be after a short wait; cancelling may lose the token.
+
+        Raises StoreUnavailable or StoreRefused.
+        """
+        rate = self._relays.rates[relay]
+        while True:
+            asked_mono = self._boottime_s()
+            (found,) = await self._take([Wish(relay, rate, 1)])
+            permit = Permit(relay, asked_mono + rate.good_s)
+            if found.taken:
+                return permit if self._boottime_s() <= permit.until_mono else NoToken(relay, max(found.wait_s, LATE_S))
+            if relay in self._awaited or found.wait_s > PATIENCE_S:
+                return NoToken(relay, found.wait_s)
+            self._awaited.add(relay)
+            try:
+                await asyncio.sleep(found.wait_s)
+            finally:
+                self._awaited.remove(relay)
+
     async def _permits(self, tokens: int) -> tuple[dict[str, list[Permit]], float | None]:
-        usable = self._relays.usable_names
+        usable = self._relays.usable_names & self._serving
         wishes = [Wish(name, rate, tokens) for name, rate in self._relays.rates.items() if name in usable]
         if not wishes:
             return {}, None

@@ -14,19 +14,20 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import structlog
 
-from daemon import __version__, boot, dkim, handlers, logs
+from daemon import __version__, boot, handlers, logs, parts
 from daemon.allowance import Allowances
 from daemon.attempt import MailAttempt, Means
 from daemon.batch import Batch
 from daemon.claimer import Claimer
 from daemon.composer import Composer
 from daemon.core.rules import table
-from daemon.core.settings import Settings
-from daemon.drain import RECORD_S, Drain
+from daemon.core.settings import Problem, Settings
+from daemon.drain import Drain
 from daemon.heartbeat import Heartbeat
 from daemon.notify import Notifier
 from daemon.ports import Ports
@@ -37,7 +38,6 @@ from daemon.slots import Held
 from daemon.smtp.relays import Relays
 from daemon.store import Store
 from daemon.sweeper import Sweeper
-from daemon.templates import Library
 from daemon.watch import Watch, give_up_on_relays
 
 DRAINED, UNAVAILABLE, UNFINISHED = 0, 69, 75
@@ -46,22 +46,22 @@ ONCE_STARTUP_S = 30.0
 log = structlog.get_logger("mailslot.app")
 
 
-def run(settings: Settings, *, once: bool) -> int:
+def run(settings: Settings, *, once: bool, problems: Sequence[Problem] = ()) -> int:
     """Run the worker until it has drained, or with `once` until nothing is due; returns its exit code.
 
-    Raises MailslotError for what must be put right before it can start.
+    `problems` is what is wrong with the settings themselves. Raises MailslotError for what must be put right before it can start.
     """
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to read again: its default is the end
     logs.configure(settings.log, stream=sys.stdout)
-    functions = handlers.load(settings.handlers)
+    made_of = parts.load(settings, os.environ, problems)
     try:
-        return asyncio.run(_run(settings, functions, once=once))
+        return asyncio.run(_run(settings, made_of, once=once))
     except BaseExceptionGroup as group:
         raise group.exceptions[0] from group
 
 
-async def _run(settings: Settings, functions: dict[str, handlers.Function], *, once: bool) -> int:
-    worker = Worker(settings, functions, Ports(), once=once)
+async def _run(settings: Settings, made_of: parts.Parts, *, once: bool) -> int:
+    worker = Worker(settings, made_of, Ports(), once=once)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, worker.drain.request)
@@ -80,7 +80,7 @@ async def _run(settings: Settings, functions: dict[str, handlers.Function], *, o
 class Worker:
     """One process: its parts, and the order in which they run."""
 
-    def __init__(self, settings: Settings, functions: dict[str, handlers.Function], ports: Ports, *, once: bool = False) -> None:
+    def __init__(self, settings: Settings, made_of: parts.Parts, ports: Ports, *, once: bool = False) -> None:
         host = socket.gethostname()
         self.settings = settings
         self.once = once
@@ -99,14 +99,15 @@ class Worker:
         self.heartbeat = Heartbeat(settings, self.held, self.store, ports)
         rules = table(settings.rule, settings.retry)
         self.relays = Relays(settings.relay, boottime_s=ports.boottime_s, chance=ports.number, rules=rules)
+        allowances = Allowances(
+            self.relays, settings.worker.queues, self.store.take, ports.boottime_s, mail_only=not made_of.functions
+        )
         self.claimer = Claimer(
             settings,
             self.store,
             ports,
             may_claim=lambda: self.heartbeat.healthy,
-            allowances=Allowances(
-                self.relays, settings.worker.queues, self.store.take, ports.boottime_s, mail_only=not functions
-            ),
+            allowances=allowances,
             once=once,
         )
         self.drain = Drain(settings.worker, self.held, self.claimer, self.notifier)
@@ -121,12 +122,21 @@ class Worker:
         )
         self.session = Session(settings, self.identity, on_wake=self.claimer.wake, on_lost=self.heartbeat.hurry)
         self.watch = Watch(settings, self.claimer, self.heartbeat, self.held, ports)
-        self.library = Library(settings.templates.dir)
-        composer = Composer(settings.mail, self.library, dkim.load(settings.dkim, os.environ))
-        self.means = Means(settings, self.relays, self.marks.ask, self.store.payload, composer, lambda: self.recorder.sick, ports)
+        self.library = made_of.library
+        composer = Composer(settings.mail, self.library, made_of.signer)
+        self.means = Means(
+            settings,
+            self.relays,
+            mark=self.marks.ask,
+            payload=self.store.payload,
+            compose=composer,
+            recorder_sick=lambda: self.recorder.sick,
+            permit=allowances.renew,
+            ports=ports,
+        )
         self.attempts: dict[str, handlers.Attempt] = {
             "email": MailAttempt(self.means),
-            **{kind: handlers.FunctionAttempt(self.means, function) for kind, function in functions.items()},
+            **{kind: handlers.FunctionAttempt(self.means, function) for kind, function in made_of.functions.items()},
         }
         self.heartbeat.on_recovered = self.claimer.wake
         self.heartbeat.on_ready = self.announce
@@ -156,10 +166,6 @@ class Worker:
             log.warning("sender.missing", hint="mail.from is empty: a job without a from of its own will be dead")
         self.notifier.ready("working")
 
-    @property
-    def _served(self) -> bool:
-        return all(self.relays.way(queue) for queue in self.settings.worker.queues)
-
     async def serve(self) -> int:
         """Work until drained; returns the exit code. The heartbeat is stopped last."""
         async with asyncio.TaskGroup() as tasks:
@@ -176,16 +182,13 @@ class Worker:
                     self.heartbeat.run(self.session),
                 )
             ]
-            impatience = tasks.create_task(
-                give_up_on_relays(lambda: not self.once or self._served, self.drain.request, self.ports)
-            )
+            impatience = tasks.create_task(give_up_on_relays(lambda: not self.claimer.held_up, self.drain.request, self.ports))
             slots = {
                 tasks.create_task(Slot(self.means, self.held, self.claimer, self.recorder, self.attempts).run())
                 for _ in range(self.settings.worker.concurrency)
             }
-            finished = await self.drain.run(slots)
-            await asyncio.wait({claiming}, timeout=RECORD_S)  # a claim on its way is given back first
-            for task in (claiming, *loops, impatience):
+            finished = await self.drain.run(slots, claiming)
+            for task in (*loops, impatience):
                 task.cancel()
         await self.session.leave()
         log.info("daemon.stopped", finished=finished)

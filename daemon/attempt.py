@@ -45,10 +45,11 @@ from daemon.core.outcome import (
     settle,
     standing,
 )
+from daemon.core.rate import NoToken, Permit
 from daemon.core.retry import backoff_s, dropped_s
 from daemon.core.rules import table
 from daemon.core.settings import Settings
-from daemon.core.smtp import Report, Stage
+from daemon.core.smtp import Fault, Report, Stage
 from daemon.core.trust import TrustWindow
 from daemon.core.verdicts import Decision, Verdict, decide, stale
 from daemon.ports import Ports
@@ -123,6 +124,8 @@ class Means:
     payload: Callable[[Job], Awaitable[str | None]]
     compose: Callable[[Job, str], Awaitable[Message | Unbuildable]]
     recorder_sick: Callable[[], bool]
+    permit: Callable[[str], Awaitable[Permit | NoToken]]
+    """Takes a token of a relay that has a rate, for a job whose own has expired."""
     ports: Ports
 
     @property
@@ -186,7 +189,10 @@ class MailAttempt:
         fresh = False
         while True:
             lease.stage = Stage.CONNECT
-            connection = await relays.check_out(job.queue, job.relay_wanted, lease.permit, fresh=fresh)
+            renew = partial(self._renewed, lease)
+            connection = await relays.check_out(job.queue, job.relay_wanted, lease.permit, renew, fresh=fresh)
+            if isinstance(connection, NoToken):
+                return Release("no_token", connection.wait_s, connection.relay)
             if isinstance(connection, Report):
                 return self._conclude(lease, entries, connection, {})
             try:
@@ -205,6 +211,16 @@ class MailAttempt:
             if isinstance(ready, Ended):
                 return self._conclude(lease, entries, ready.report, ready.refused, connection)
             return ready
+
+    async def _renewed(self, lease: Lease, relay: str) -> Permit | NoToken:
+        """Take another token; the lease keeps it, in case the connection turns out to be too old to be used."""
+        try:
+            permit = await self._means.permit(relay)
+        except (StoreUnavailable, StoreRefused):
+            return NoToken(relay, RELEASED_S)
+        if isinstance(permit, Permit):
+            lease.permit = permit
+        return permit
 
     async def _transaction(
         self, lease: Lease, connection: Connection, message: Message, entries: dict[str, Entry]
@@ -250,14 +266,18 @@ class MailAttempt:
     async def _dot(self, lease: Lease, ready: Ready) -> Conclusion:
         means, connection = self._means, ready.connection
         reason = forbidden(lease, means.ports.boottime_s, sick=means.recorder_sick())
-        if reason is not None or not connection.write_dot():
+        if reason is not None:
             connection.abort()
-            return Release(reason or "connection_closed", 0.0 if reason == DRAINING else RELEASED_S, connection.relay)
+            return Release(reason, 0.0 if reason == DRAINING else RELEASED_S, connection.relay)
+        if not connection.write_dot():  # something has come that the loop hasn't read yet: a reply, or the end
+            early = await connection.drained() or Fault.CLOSED
+            connection.abort()
+            return self._conclude(lease, ready.entries, connection.report(early), ready.refused, connection)
         lease.begin(inf)  # the connection has a limit of its own for the answer
         lease.hang_up = connection.abort
         report = connection.report(await connection.dot_reply())
         lease.hang_up = None
-        return self._conclude(lease, ready.entries, report, ready.refused, connection)
+        return self._conclude(lease, ready.entries, report, ready.refused, None if lease.hung_up else connection)
 
     def _conclude(
         self,
@@ -315,7 +335,6 @@ async def ask_mark(lease: Lease, means: Means, request: MarkRequest) -> Marked |
         except (StoreUnavailable, StoreRefused):
             return Release("mark_unanswered", RELEASED_S)
         if decision.verdict == "go":
-            lease.marked = True
             lease.extend(means.trust.until(asked_mono))
             lease.expire(asked_mono + decision.expires_in_s)
             return decision

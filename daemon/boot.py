@@ -10,9 +10,9 @@ from dataclasses import asdict
 
 import structlog
 
-from daemon.core.errors import ConfigError, StoreUnavailable
+from daemon.core.errors import NO_PRIVILEGE, ConfigError, StoreRefused, StoreUnavailable
 from daemon.core.retry import reconnect_s
-from daemon.core.schema import disagreements, require_version
+from daemon.core.schema import disagreements, refusal, require_version
 from daemon.core.settings import Problem, Settings
 from daemon.ports import Ports
 from daemon.store import Agreement, Server, Store
@@ -39,6 +39,8 @@ async def ready(store: Store, settings: Settings, ports: Ports, *, timeout_s: fl
             raise
         raise StoreUnavailable(f"no database after {timeout_s:g} s; is [database] dsn right, and the server up?") from error
     require_version(agreement.schema_version)
+    if not agreement.may_work:
+        raise StoreRefused(refusal(agreement.user), NO_PRIVILEGE)
     problems = disagreements(settings.lease, asdict(agreement))
     if problems:
         raise ConfigError(problems)

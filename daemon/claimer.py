@@ -15,7 +15,7 @@ slots are let run dry. Then it runs alone, so that the next crash blames one job
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -31,6 +31,8 @@ from daemon.ports import Ports
 from daemon.store import NOTHING_CLOSED, PRIORITIES, Level, Store
 
 SUSPECT_PATIENCE_S = 60.0
+SOON_S = 30.0
+"""How far ahead `run --once` looks for mail that asks for a relay that is away: what was just given back isn't due at once."""
 ABANDONED_TWICE_S = 2.0
 """How long after the first time a claim without an answer is given back again: the server may still have been at it."""
 
@@ -91,6 +93,8 @@ class Claimer:
         self._unanswered: list[Unanswered] = []
         self._failures = 0
         self._stopped = False
+        self.held_up = False
+        """With `once`: whether nothing is left to do but mail whose relays are away."""
         self.round_mono = ports.boottime_s()
 
     async def next(self) -> Claimed | None:
@@ -145,8 +149,12 @@ class Claimer:
                     log.warning("claim.failed", **{"error.message": str(error)})
                 pause_s = reconnect_s(self._failures, self._settings.database.reconnect_max_s, self._ports.number())
                 self._woken.clear()
-            self.round_mono = self._ports.boottime_s()
+            self._came_round()
             await self._pause(pause_s)
+
+    def _came_round(self) -> None:
+        """Note for the watchdog that a statement has ended: a slow database isn't a hang."""
+        self.round_mono = self._ports.boottime_s()
 
     async def _pause(self, pause_s: float) -> None:
         if pause_s == 0.0:
@@ -180,14 +188,19 @@ class Claimer:
         if not full and self._allowed.count:
             self._rescan = True
             return True
-        if claimed == 0 and self._idle and not await self._claim_suspect() and self._once and self._nothing_waits:
-            self.stop()
+        if claimed == 0 and self._idle and not await self._claim_suspect() and self._once:
+            await self._end()
         return False
 
-    @property
-    def _nothing_waits(self) -> bool:
-        """Whether the last claim left out nobody for want of a relay or of tokens."""
-        return not self._allowed.closed.queues and self._allowed.wait_s is None
+    async def _end(self) -> None:
+        """Stop, unless the last claim left out somebody for want of a relay or of tokens."""
+        allowed = self._allowed
+        self.held_up = allowed.wait_s is None and (allowed.waits or await self._asked_for(allowed.closed.relays))
+        if allowed.wait_s is None and not self.held_up:
+            self.stop()
+
+    async def _asked_for(self, relays: Sequence[str]) -> bool:
+        return bool(relays) and await self._store.asked_for(relays, within_s=SOON_S)
 
     def _suspects_turn(self) -> bool:
         since = self._suspect_since_mono
@@ -210,6 +223,7 @@ class Claimer:
         if full and not suspects:
             self._rescan = False
             self._full_mono = self._ports.boottime_s()
+        self._came_round()
         asked_mono = self._ports.boottime_s()
         try:
             jobs = await self._store.claim(levels, tokens, suspects=suspects, closed=allowed.closed)
@@ -217,8 +231,10 @@ class Claimer:
             self._unanswered.append(Unanswered(levels, tokens, asked_mono, last=False))
             raise
         for job in jobs:
+            self.held_up = False
             self._cursors[job.queue, job.priority] = Level(job.queue, job.priority, job.available_at, job.id)
             self._hand_out(Claimed(job, asked_mono, allowed.permit(job)))
+        self._came_round()
         await self._allowances.settle(allowed, len(jobs))
         return len(jobs)
 
@@ -254,6 +270,7 @@ class Claimer:
             except (StoreUnavailable, StoreRefused):
                 self._unanswered.append(replace(claim, due_mono=self._ports.boottime_s() + ABANDONED_TWICE_S))
                 raise
+            self._came_round()
             if given_back:
                 log.info("claim.abandoned", jobs=given_back)
                 self.wake()

@@ -1,6 +1,6 @@
 """What was configured, and by whom?
 
-`load` reads one file, the environment and the command line's flags; a later one wins, key by key:
+`read` takes one file, the environment and the command line's flags; a later one wins, key by key:
 
     default  <  config.toml  <  MAILSLOT_SECTION__KEY  <  flag
 
@@ -40,8 +40,8 @@ FLAGS: Mapping[str, tuple[str, Key]] = {
     "log_format": ("--log-format", ("log", "format")),
 }
 
-PATHS: frozenset[Key] = frozenset({("templates", "dir"), ("dkim", "private_key_file")})
-"""Keys that hold a path; a relative one is relative to the file in which it stands."""
+PATHS: frozenset[tuple[str, str]] = frozenset({("templates", "dir"), ("dkim", "private_key_file"), ("relay", "ca_file")})
+"""Sections and keys that hold a path; a relative one is relative to the file in which it stands."""
 
 _TABLES: Mapping[str, type] = {"relay": Relay, "rule": Rule}
 """What one entry of each list of tables is."""
@@ -66,11 +66,26 @@ def load(
     sends: bool = False,
     warn: Callable[[Problem], None] = warn_on_stderr,
 ) -> Settings:
-    """Return the settings that hold for this process.
+    """Return the settings that hold for this process; see `read`. Raises ConfigError with every problem that was found."""
+    settings, problems = read(path, environ, flags, sends=sends, warn=warn)
+    if problems:
+        raise ConfigError(problems)
+    return settings
+
+
+def read(
+    path: Path | None,
+    environ: Mapping[str, str],
+    flags: Mapping[str, object],
+    *,
+    sends: bool = False,
+    warn: Callable[[Problem], None] = warn_on_stderr,
+) -> tuple[Settings, list[Problem]]:
+    """Return the settings and what is wrong with them; where something is, a default stands in its place.
 
     The file is `path`, else `$MAILSLOT_CONFIG`, else /etc/mailslot/config.toml if it exists, else none. `flags` are named as in
     FLAGS; None means not given. `sends` is for the daemon: a relay must be configured and its password be readable; an
-    operator's command needs neither. Raises ConfigError with every problem that was found.
+    operator's command needs neither.
     """
     problems: list[Problem] = []
     chosen = path or (Path(environ["MAILSLOT_CONFIG"]) if environ.get("MAILSLOT_CONFIG") else None)
@@ -85,19 +100,17 @@ def load(
         credentials.give_way(given, layer, problems)
         given |= layer
     credentials.resolve(given, environ, problems, warn, sends=sends)
-    for key in PATHS & given.keys():
-        if given[key].value and isinstance(given[key].value, str):
-            given[key] = given[key]._replace(value=str(given[key].folder / str(given[key].value)))
+    for key, path_given in given.items():
+        if (key[0], key[-1]) in PATHS and path_given.value and isinstance(path_given.value, str):
+            given[key] = path_given._replace(value=str(path_given.folder / path_given.value))
     settings = _settings(given, problems)
     broken = {problem.path for problem in problems}
     if str(chosen) not in broken:
         problems += [problem for problem in problems_between(settings, sends=sends) if broken.isdisjoint(_looked_at(problem))]
     if sends:
         problems += _unreadable_files(settings)
-    if problems:
-        origins = {sources.shown(key): value.origin for key, value in given.items()}
-        raise ConfigError([_with_origin(problem, origins) for problem in problems])
-    return settings
+    origins = {sources.shown(key): value.origin for key, value in given.items()}
+    return settings, [_with_origin(problem, origins) for problem in problems]
 
 
 def redacted(settings: Settings) -> dict[str, object]:

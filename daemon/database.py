@@ -16,7 +16,7 @@ from functools import cache
 import asyncpg
 
 from daemon import resources
-from daemon.core.errors import StoreRefused, StoreUnavailable
+from daemon.core.errors import POOLER, StoreRefused, StoreUnavailable
 from daemon.core.settings import Database
 
 Connection = asyncpg.Connection
@@ -28,6 +28,7 @@ READ_ONLY = "25006"
 QUIET = {f"enable_{way}": "off" for way in ("seqscan", "bitmapscan", "sort", "hashjoin", "mergejoin")} | {"jit": "off"}
 """Our statements always go by their index, in its order. A plan that is cached while a table is small, or that doesn't know how
 few rows are asked for, would read all of it later."""
+DIRECT = "what answers there is a pooler such as pgbouncer: [database] dsn must lead to PostgreSQL itself"
 KEEPALIVE = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 2), ("TCP_USER_TIMEOUT", 10_000))
 """A peer that vanished is noticed within 5 + 2 x 2 s when idle, 10 s with data on the way; the kernel's defaults are hours."""
 
@@ -48,6 +49,8 @@ def translated(operation: str) -> Iterator[None]:
         yield
     except asyncpg.PostgresError as error:
         state = error.sqlstate or ""
+        if state == POOLER and "startup parameter" in str(error):
+            raise StoreRefused(f"{operation}: {error}; {DIRECT}", state) from error
         if state[:2] in LATER or state == READ_ONLY:
             raise StoreUnavailable(f"{operation}: {error.args[0] if error.args else state}") from error
         raise StoreRefused(f"{operation}: {error}", state) from error

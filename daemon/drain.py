@@ -59,9 +59,13 @@ class Drain:
             log.warning("drain.forced", held=len(self._held))
             self._forced.set_result(None)
 
-    async def run(self, slots: Slots) -> bool:
-        """Return once the slots have ended: by themselves (`--once`), or by a drain. False: something is left unfinished."""
-        pending = await self._wait(slots, None, self._begun.done)
+    async def run(self, slots: Slots, claiming: asyncio.Task[None]) -> bool:
+        """Return once the slots and the claimer have ended: by themselves (`--once`), or by a drain.
+
+        False: something is left unfinished, be it a dot without an answer or a row that couldn't be written. The claimer is
+        waited for, since it gives back a claim that is on its way; one that can't be given back had begun nothing.
+        """
+        pending = await self._wait(slots | {claiming}, None, self._begun.done)
         if not pending:
             return True
         log.info("drain.begun", held=len(self._held))
@@ -72,29 +76,25 @@ class Drain:
         for lease in self._held:
             if lease.stage in EARLY:
                 lease.give_up(DRAINING)
-        pending = await self._wait(pending, self._worker.drain_timeout_s, self._forced.done)
+        pending = await self._wait(pending, self._worker.drain_timeout_s, lambda: self._forced.done() or not self._held)
         for lease in self._held:
             lease.give_up(DRAINING)
-        pending = await self._wait(pending, RECORD_S, self._only_past_dot)
         pending = await self._wait(pending, self._worker.reply_grace_s, lambda: self._forced.done() or self._none_past_dot())
         hung_up = self._hang_up()
         pending = await self._wait(pending, RECORD_S, lambda: False)
-        left = [lease for lease in self._held if lease.marked or lease.past_dot]
-        log.info("drain.ended", unanswered=hung_up, unrecorded=len(left), handed_back=not pending)
+        log.info("drain.ended", unanswered=hung_up, unrecorded=len(self._held))
         for slot in pending:
             slot.cancel()
-        return hung_up == 0 and not left
-
-    def _only_past_dot(self) -> bool:
-        return all(lease.past_dot for lease in self._held)
+        return hung_up == 0 and not pending - {claiming}
 
     def _none_past_dot(self) -> bool:
         return not any(lease.past_dot for lease in self._held)
 
     def _hang_up(self) -> int:
         """End the wait for answers; each of these messages is in doubt now. Returns how many."""
-        waiting = [lease.hang_up for lease in self._held if lease.hang_up is not None]
-        for hang_up in waiting:
+        waiting = [(lease, lease.hang_up) for lease in self._held if lease.hang_up is not None]
+        for lease, hang_up in waiting:
+            lease.hung_up = True
             hang_up()
         return len(waiting)
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import inspect
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -45,9 +46,6 @@ Function = Callable[["HandedJob"], Awaitable[None]]
 Attempt = Callable[[Lease], Awaitable[Conclusion]]
 Declared = TypeVar("Declared", bound=Function)
 
-REPLY_BUDGET_S = 600.0
-"""How long a marked function may take: what in_doubt_delay allows for the answer to a dot."""
-
 
 class Later(Exception):  # noqa: N818  a verdict that a function gives by raising it, not an error
     """The function says: not now. Uses up an attempt."""
@@ -68,10 +66,6 @@ class Rejected(Exception):  # noqa: N818  the same
 
 class MarkRefused(BaseException):
     """Leaves a function whose `mark` wasn't answered with go; not for functions to catch."""
-
-    def __init__(self, conclusion: Conclusion) -> None:
-        super().__init__(conclusion.reason)
-        self.conclusion = conclusion
 
 
 def marks_itself(function: Declared) -> Declared:
@@ -95,7 +89,7 @@ class HandedJob:
         self.payload = payload
         self.refused: Conclusion | None = None
         """What the job ends with because its mark was refused, even if the function went on."""
-        self._lease = lease
+        self.lease = lease
         self._fence = fence
 
     async def mark(self) -> None:
@@ -103,9 +97,9 @@ class HandedJob:
 
         Leaves the function by an exception when the job isn't the caller's any more, was cancelled or has expired.
         """
-        self.refused = await self._fence(self._lease)
+        self.refused = await self._fence(self.lease)
         if self.refused is not None:
-            raise MarkRefused(self.refused)
+            raise MarkRefused(self.refused.reason)
 
 
 async def noop(_job: HandedJob) -> None:
@@ -122,41 +116,44 @@ class FunctionAttempt:
 
     async def __call__(self, lease: Lease) -> Conclusion:
         """Run the function once under the lease."""
-        job = lease.job
-        payload = await payload_of(job, self._means)
-        if not isinstance(payload, str):
-            return payload
-        handed = HandedJob(lease, json.loads(payload), self._fence)
-        lease.stage = Stage.BODY
         scope = Interruptible(lease, self._means.ports.boottime_s)
         try:
             async with scope:
-                if not self._marks_itself:
-                    await handed.mark()
-                await self._call(handed)
+                payload = await payload_of(lease.job, self._means)
+                if not isinstance(payload, str):
+                    return payload
+                lease.stage = Stage.BODY
+                return await self._handled(scope, HandedJob(lease, json.loads(payload), self._fence))
         except TimeoutError:
             if not scope.expired():
                 raise
             return self._interrupted(lease)
-        except MarkRefused as refused:
-            return refused.conclusion
         except Later as later:
             return self._settled(lease, Verdict.LATER, later.reason, later.delay_s)
         except Rejected as rejected:
             return self._settled(lease, Verdict.REJECTED, rejected.reason)
         finally:
             lease.hang_up = None
-        return handed.refused or self._settled(lease, Verdict.SENT, "done")
 
-    async def _call(self, handed: HandedJob) -> None:
-        """Run the function; what would end the slot or the process, but comes from the function, is an error like any other."""
+    async def _handled(self, scope: Interruptible, handed: HandedJob) -> Conclusion:
+        """Run the function. What would end the slot or the process, but comes from the function, is an error like any other."""
+        task = asyncio.current_task()
+        cancels = task.cancelling() if task is not None else 0
         try:
+            if not self._marks_itself:
+                await handed.mark()
             await self._function(handed)
-        except (asyncio.CancelledError, SystemExit, KeyboardInterrupt) as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+        except (MarkRefused, BaseExceptionGroup, asyncio.CancelledError, SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+            ours = scope.expired() or (task is not None and task.cancelling() > cancels)
+            if ours and isinstance(error, asyncio.CancelledError):
                 raise
-            raise RuntimeError(f"the function ended with {type(error).__name__}") from error
+            if handed.refused is None:
+                raise RuntimeError(f"the function ended with {type(error).__name__}") from error
+        finally:
+            # Python 3.11's TaskGroup leaves a cancel behind in its parent when a child fails; the next job isn't to find it.
+            while task is not None and not scope.expired() and task.cancelling() > cancels:
+                task.uncancel()
+        return handed.refused or self._settled(handed.lease, Verdict.SENT, "done")
 
     async def _fence(self, lease: Lease) -> Conclusion | None:
         """Mark the job and check what the dot's check checks; returns the conclusion if the function must not go on."""
@@ -168,7 +165,7 @@ class FunctionAttempt:
         reason = forbidden(lease, means.ports.boottime_s, sick=means.recorder_sick())
         if reason is not None:
             return Release(reason, RELEASED_S)
-        lease.begin(means.ports.boottime_s() + REPLY_BUDGET_S)
+        lease.begin(means.ports.boottime_s() + means.settings.worker.function_timeout_s)
         lease.hang_up = partial(lease.begin, means.ports.boottime_s())
         return None
 
@@ -190,10 +187,18 @@ class FunctionAttempt:
         )
 
 
+UNIMPORTABLE = (
+    *(ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, OSError, RuntimeError),
+    *(SyntaxError, SystemExit, TypeError, ValueError),
+)
+"""What somebody else's module may raise when it is imported: all of it is the operator's to put right, and no bug of ours."""
+
+
 def load(handlers: Mapping[str, str]) -> dict[str, Function]:
     """Import the functions that the configuration names, `package.module:function` by kind.
 
-    Raises ConfigError with every name that can't be imported or isn't callable.
+    Raises ConfigError with every name that can't be imported or isn't async (what a plain function did would be done again by
+    each attempt).
     """
     found: dict[str, Function] = {}
     problems = []
@@ -201,13 +206,13 @@ def load(handlers: Mapping[str, str]) -> dict[str, Function]:
         module, _, name = path.partition(":")
         try:
             function = getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError, ValueError) as error:
-            problems.append(Problem(f'handlers."{kind}"', f"can't import {path}: {error}"))
+        except UNIMPORTABLE as error:
+            problems.append(Problem(f'handlers."{kind}"', f"can't import {path}: {type(error).__name__}: {error}"))
             continue
-        if callable(function):
+        if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
             found[kind] = function
         else:
-            problems.append(Problem(f'handlers."{kind}"', f"{path} is not a function"))
+            problems.append(Problem(f'handlers."{kind}"', f"{path} isn't an async function: write `async def`"))
     if problems:
         raise ConfigError(problems)
     return found

@@ -87,7 +87,7 @@ class Heartbeat:
     def _apply(self, lease: Lease, state: str, asked_mono: float) -> None:
         if state == "held":
             lease.extend(self._trust.until(asked_mono))
-        elif state == "lost" and not lease.recording:
+        elif state == "lost" and not lease.recording and not lease.lost:
             log.warning("lease.lost", job_id=lease.job.id, stage=lease.stage, attempt=lease.job.attempt)
             lease.give_up(LOST)
 

@@ -75,7 +75,7 @@ class Session:
     async def extend(self, leases: Sequence[Lease]) -> dict[object, str]:
         """Extend the leases in one statement; returns held, busy or lost by token. Raises StoreUnavailable after the time-out.
 
-        With nothing held it still goes to the server and back: that keeps `workers.seen_at`, and finds out about the link.
+        Each time the worker is noted as seen, also with nothing held: that finds out about the link.
         """
         if self._connection is None:
             raise StoreUnavailable("extend: there is no session")
@@ -83,8 +83,8 @@ class Session:
         try:
             with translated("extend"):
                 async with asyncio.timeout(lease.heartbeat_timeout_s):
+                    await self._connection.execute(statement("worker_enter"), *astuple(self._identity))
                     if not leases:
-                        await self._connection.execute(statement("worker_enter"), *astuple(self._identity))
                         return {}
                     rows = await self._connection.fetch(
                         statement("extend"),

@@ -28,8 +28,9 @@ class Lease:
         "answer_by_mono",
         "given_up",
         "hang_up",
+        "hung_up",
         "job",
-        "marked",
+        "lost",
         "permit",
         "rearm",
         "recording",
@@ -43,7 +44,8 @@ class Lease:
         self.stage = Stage.BUILD
         self.given_up: str | None = None
         """Why the slot must stop, if it must: DRAINING or LOST."""
-        self.marked = False
+        self.lost = False
+        """Whether the fence has refused us; such a lease is not extended any more."""
         self.answer_by_mono: float | None = None
         """Set once what can't be taken back has been begun: until then the answer is waited for, and only it ends the attempt."""
         self.recording = False
@@ -51,6 +53,8 @@ class Lease:
         self.rearm: Callable[[], None] | None = None
         self.hang_up: Callable[[], None] | None = None
         """Ends the wait for an answer to the dot, which is then in doubt; only the end of a drain does that."""
+        self.hung_up = False
+        """Whether that was done: then it isn't the relay that didn't answer."""
         self.afterwards: Callable[[], None] | None = None
         """What is done once the conclusion is recorded, and can't change it: the connection goes back to its pool."""
         self._trusted_mono = trusted_mono
@@ -83,7 +87,8 @@ class Lease:
         self._changed()
 
     def give_up(self, reason: str) -> None:
-        """Ask the slot to stop before the dot; past it this changes nothing."""
+        """Ask the slot to stop before the dot; past it the slot goes on."""
+        self.lost = self.lost or reason == LOST
         if not self.past_dot:
             self.given_up = self.given_up or reason
             self._changed()
@@ -115,5 +120,5 @@ class Held:
         return iter(tuple(self._leases.values()))
 
     def to_extend(self) -> list[Lease]:
-        """Return the leases that the heartbeat asks for: all but those whose record is on its way."""
-        return [lease for lease in self if not lease.recording]
+        """Return the leases that the heartbeat asks for: all but the lost, and those whose record is on its way."""
+        return [lease for lease in self if not lease.recording and not lease.lost]

@@ -82,7 +82,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """What the database says that all its workers agreed on; seconds."""
+    """What the database says that all its workers agreed on, in seconds, and who we are to it."""
 
     schema_version: int
     instance: UUID
@@ -91,6 +91,8 @@ class Agreement:
     hard_cap_s: float
     max_crashes: int
     max_doubts: int
+    user: str
+    may_work: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,6 +334,17 @@ class Store:
             full,
         )
         return [Swept(**row) for row in rows]
+
+    async def asked_for(self, relays: Sequence[str], *, within_s: float) -> bool:
+        """Return whether mail in this worker's levels that is due in so many seconds asks for one of these relays."""
+        (row,) = await self._fetch(
+            "asked",
+            [queue for queue, _ in self._levels],
+            [priority for _, priority in self._levels],
+            relays,
+            within_s,
+        )
+        return bool(row["asked"])
 
     async def suspect_is_due(self) -> bool:
         """Return whether a job that has lost a worker before waits in this worker's levels."""

@@ -55,7 +55,10 @@ class Watch:
 
 
 async def give_up_on_relays(usable: Callable[[], bool], stop: Callable[[], None], ports: Ports) -> None:
-    """Stop the worker and return once no relay has been usable for half a minute: `run --once` must come to an end."""
+    """Stop the worker and return once what is left to do has waited for its relays for half a minute.
+
+    Such a `run --once` must come to an end. `usable` says whether there is anything else to do, or to be waited for.
+    """
     since_mono = ports.boottime_s()
     while True:
         await asyncio.sleep(1.0)

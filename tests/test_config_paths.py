@@ -13,8 +13,12 @@ from daemon.core.errors import ConfigError
 def test_a_relative_path_is_relative_to_its_file(tmp_path: Path) -> None:
     """An absolute one stays, and so does none."""
     file = tmp_path / "config.toml"
-    file.write_text("[templates]\ndir = 'templates'\n[dkim]\nprivate_key_file = '/etc/key.pem'\n")
+    file.write_text(
+        "[templates]\ndir = 'templates'\n[dkim]\nprivate_key_file = '/etc/key.pem'\n"
+        "[[relay]]\nname = 'a'\nhost = 'a'\nca_file = '/etc/ca.pem'\n[[relay]]\nname = 'b'\nhost = 'b'\nca_file = 'ca.pem'\n"
+    )
     settings = config.load(file, {}, {})
+    assert [relay.ca_file for relay in settings.relay] == ["/etc/ca.pem", str(tmp_path / "ca.pem")]
     assert settings.templates.dir == str(tmp_path / "templates")
     assert settings.dkim.private_key_file == "/etc/key.pem"
     file.write_text("[templates]\ndir = ''\n")

@@ -25,20 +25,15 @@ from hypothesis import strategies as st
 
 from daemon import logs, outlet
 from daemon.core.settings import Log, LogFormat, LogLevel, Secret
+from tests.support.logs import as_before
 
 ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    logging.captureWarnings(capture=False)
-    structlog.reset_defaults()
-    structlog.contextvars.clear_contextvars()
+    with as_before():
+        yield
 
 
 def configured(

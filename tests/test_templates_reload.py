@@ -97,6 +97,34 @@ async def test_a_reload_of_a_folder_with_a_fault_changes_nothing(tmp_path: Path)
     assert text_of(library.current, {}) == "old"
 
 
+@pytest.mark.parametrize("fault", ["{{" + "(" * 5000 + "1" + ")" * 5000 + "}}", "{{ f(a=1, a=2) }}", "{{ " + "9" * 5000 + " }}"])
+async def test_a_template_that_cannot_be_compiled_changes_nothing(tmp_path: Path, fault: str) -> None:
+    """Whoever notices it first: Jinja2, Python's compiler, or the stack."""
+    write(tmp_path, {**SUBJECT, "a.txt": "old"})
+    library = Library(str(tmp_path))
+    (line,) = await reloaded(library, tmp_path, {"a.txt": fault})
+    assert line["event"] == "templates.reload_failed"
+    assert line["problems"][0].startswith("templates.dir: a.txt: can't be compiled: ")
+    assert text_of(library.current, {}) == "old"
+
+
+async def test_a_link_to_itself_changes_nothing(tmp_path: Path) -> None:
+    """In the folder, and in its place; a reload must not end the worker."""
+    folder = tmp_path / "templates"
+    folder.mkdir()
+    write(folder, {**SUBJECT, "a.txt": "old"})
+    library = Library(str(folder))
+    (folder / "b.txt").symlink_to("b.txt")
+    (line,) = await reloaded(library, folder, {})
+    assert line["event"] == "templates.reload_failed"
+    assert line["problems"][0].startswith("templates.dir: b.txt: ")
+    folder.rename(tmp_path / "away")
+    folder.symlink_to("templates")
+    (line,) = await reloaded(library, folder, {})
+    assert line["problems"][0].startswith(f"templates.dir: can't be read from {folder}: ")
+    assert text_of(library.current, {}) == "old"
+
+
 async def test_a_daemon_reads_its_templates_again_on_sighup(
     database: Database, relay: ScriptedRelay, start_daemon: StartDaemon, tmp_path: Path
 ) -> None:

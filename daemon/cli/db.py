@@ -18,7 +18,7 @@ from daemon.cli.options import settings_of
 from daemon.cli.render import as_json
 from daemon.cli.session import Row, Session, opened
 from daemon.core.errors import SchemaMismatch
-from daemon.core.schema import AGREED, SCHEMA_VERSION, disagreements, require_not_newer, require_version
+from daemon.core.schema import AGREED, SCHEMA_VERSION, disagreements, refusal, require_not_newer, require_version
 from daemon.core.settings import Settings
 
 MIGRATION_LIMIT_S = 3600.0
@@ -108,7 +108,9 @@ def run_check(arguments: Namespace) -> int:
         print(f"PostgreSQL {report['server_version']}, schema version {report['schema_version']}, user {report['user']}")
         print("may " + (", ".join(name for name in DUTIES if report[f"may_{name}"]) or "nothing"))
         print("\n".join(problems) or "ok")
-    return Exit.CONFIGURATION if problems else Exit.DONE
+    if report["may_work"]:
+        return Exit.CONFIGURATION if problems else Exit.DONE
+    return Exit.CONFIGURATION if len(problems) > 1 else Exit.NOT_PERMITTED
 
 
 async def check(settings: Settings) -> tuple[Row, list[str]]:
@@ -116,16 +118,17 @@ async def check(settings: Settings) -> tuple[Row, list[str]]:
     async with opened(settings.database) as session:
         version = await found_version(session)
         require_version(version)
-        report = {"schema_version": version, **(await session.row("db_check") or {})}
         agreed = await session.row("agreement") or {}
+        who = {key: agreed.get(key) for key in ("user", "may_work")}
+        report = {"schema_version": version, **who, **(await session.row("db_check") or {})}
     problems = [f"{problem.path}: {problem.message}" for problem in disagreements(settings.lease, agreed)]
     problems += [
         f"{name} is off: a commit may be forgotten after a crash; set {name} = on in postgresql.conf"
         for name in ("fsync", "full_page_writes")
         if not report[name]
     ]
-    if not any(report[f"may_{name}"] for name in DUTIES):
-        problems.append(f"{report['user']} has no role of mailslot; GRANT mailslot_worker (or another) TO {report['user']}")
+    if not report["may_work"]:
+        problems.append(refusal(report["user"]))
     return report, problems
 
 

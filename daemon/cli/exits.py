@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from daemon.core.errors import ConfigError, MailslotError, SchemaMismatch, StoreRefused, StoreUnavailable
+from daemon.core.errors import (
+    NO_PRIVILEGE,
+    POOLER,
+    ConfigError,
+    MailslotError,
+    SchemaMismatch,
+    StoreRefused,
+    StoreUnavailable,
+)
 
 
 class Exit(IntEnum):
@@ -43,7 +51,6 @@ class UnusableError(MailslotError):
 NO_SCHEMA = frozenset({"3F000", "42P01", "42883"})
 """No such schema, table, function: the statement met a database that nobody has migrated."""
 NO_DATABASE = "3D000"
-NO_PRIVILEGE = "42501"
 NO_LOGIN = "28"
 MEANINGS: dict[type[MailslotError], Exit] = {
     UsageError: Exit.USAGE,
@@ -65,7 +72,7 @@ def meaning_of(error: MailslotError) -> Exit:
 def _meaning_of_refusal(sqlstate: str) -> Exit:
     if sqlstate == NO_PRIVILEGE or sqlstate.startswith(NO_LOGIN):
         return Exit.NOT_PERMITTED
-    if sqlstate in NO_SCHEMA or sqlstate == NO_DATABASE:
+    if sqlstate in NO_SCHEMA or sqlstate in {NO_DATABASE, POOLER}:
         return Exit.CONFIGURATION
     return Exit.NOTHING_DONE
 
@@ -75,5 +82,8 @@ def sentence_for(error: MailslotError) -> str:
     if isinstance(error, StoreRefused) and error.sqlstate in NO_SCHEMA:
         return f"{error}\nthe database has no mailslot schema, or an older one; run `mailslot db migrate`"
     if isinstance(error, StoreRefused) and error.sqlstate == NO_PRIVILEGE:
-        return f"{error}\nlook at and decide about jobs as a member of mailslot_operator, save them as one of mailslot_producer"
+        return (
+            f"{error}\nlook at and decide about jobs as a member of mailslot_operator, save them as one of mailslot_producer, "
+            "work on them as one of mailslot_worker"
+        )
     return str(error)

@@ -108,7 +108,7 @@ def checked(job: NewJob, now: datetime, mail: settings.Mail, compose: Compose) -
         return expires
     if expires is not None and expires <= (available or now):
         return Flaw("expires_at", "isn't later than available_at: the job would end without having been sent")
-    if flaw := _payload_flaw(payload, job.kind, now, mail, compose):
+    if flaw := _payload_flaw(job, payload, now, mail, compose):
         return flaw
     return Columns(payload, job.queue, job.idempotency_key, available, expires, job.priority, job.on_doubt, job.kind,
                    job.max_attempts, job.traceparent, job.relay)  # fmt: skip
@@ -126,10 +126,10 @@ def _instant(text: str | None, field: str, now: datetime) -> datetime | Flaw | N
     return instant
 
 
-def _payload_flaw(payload: str, kind: str, now: datetime, mail: settings.Mail, compose: Compose) -> Flaw | None:
-    if len(payload) > mail.max_payload_bytes:
+def _payload_flaw(job: NewJob, payload: str, now: datetime, mail: settings.Mail, compose: Compose) -> Flaw | None:
+    if len(bytes(job.payload)) > mail.max_payload_bytes:
         return Flaw("payload", f"is longer than the {mail.max_payload_bytes} bytes that workers accept (mail.max_payload_bytes)")
-    if kind != "email":
+    if job.kind != "email":
         return None if payload.startswith("{") else Flaw("payload", "must be a JSON object")
     match compose(payload, uid=_ANY_UID, created_at=now, defaults=mail):
         case Unbuildable(field=field, detail=detail):

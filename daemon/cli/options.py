@@ -6,7 +6,7 @@ import os
 from argparse import Namespace
 
 from daemon import config
-from daemon.core.settings import Settings
+from daemon.core.settings import Problem, Settings
 
 
 def settings_of(arguments: Namespace) -> Settings:
@@ -14,7 +14,7 @@ def settings_of(arguments: Namespace) -> Settings:
     return config.load(arguments.config, os.environ, {})
 
 
-def settings_of_worker(arguments: Namespace) -> Settings:
-    """Load the configuration of `mailslot run`, whose flags override it; raises ConfigError with every problem in it."""
+def settings_of_worker(arguments: Namespace) -> tuple[Settings, list[Problem]]:
+    """Load the configuration of `mailslot run`, whose flags override it, and what is wrong with it."""
     flags = {"concurrency": arguments.concurrency, "queues": arguments.queue}
-    return config.load(arguments.config, os.environ, flags, sends=True)
+    return config.read(arguments.config, os.environ, flags, sends=True)

@@ -118,7 +118,9 @@ def _add_run(commands: Commands) -> None:
     run.add_argument("--concurrency", type=_positive, metavar="N", help="jobs at the same time (worker.concurrency)")
     run.add_argument("--queue", action="append", metavar="NAME", help="take from this queue; repeatable (worker.queues)")
     run.add_argument("--once", action="store_true", help="leave when nothing is due and everything taken is finished")
-    run.add_argument("--check-config", action="store_true", help="print every problem of the configuration, and leave")
+    run.add_argument(
+        "--check-config", action="store_true", help="print all problems of the configuration and its files, and leave"
+    )
     run.add_argument("--json", action="store_true", help="with --check-config: print the problems as JSON")
 
 
@@ -144,7 +146,7 @@ def _add_db(commands: Commands) -> None:
     check = _command(
         commands, "check", "daemon.cli.db:run_check",
         "check version, agreed settings, durability and what the user may do",
-        "Exit 0 if a worker with this configuration can start, else 78.",
+        "Exit 0 if a worker with this configuration and this user can start; 77 if only the user may not work, else 78.",
     )  # fmt: skip
     _command(commands, "schema", "daemon.cli.db:run_schema", "print schema.sql")
     settings = _command(

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from email import message_from_bytes, policy
 from email.message import EmailMessage
 from pathlib import Path
+from tempfile import mkstemp
 from uuid import UUID
 
 import msgspec
@@ -105,7 +106,10 @@ def _read(name: str) -> bytes:
 
 
 def _written(message: Message, folder: Path, name: str) -> list[Path]:
-    """Write the mail and its bodies; who may read them is only who wrote them, for an invitation's link is as good as a key."""
+    """Write the mail and its bodies, each as a new file in the place of what has its name, and never through a link.
+
+    Who may read them is only who wrote them, for an invitation's link is as good as a key.
+    """
     mail = message_from_bytes(message.content, policy=policy.default)
     octets = {"eml": message.content}
     for kind, ending in (("html", "html"), ("plain", "txt")):
@@ -118,8 +122,18 @@ def _written(message: Message, folder: Path, name: str) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         for ending, content in octets.items():
             files.append(folder / f"{name}.{ending}")
-            files[-1].touch(mode=0o600)
-            files[-1].write_bytes(content)
+            _put(files[-1], content)
     except OSError as error:
-        raise UsageError(f"{error.filename or folder}: {error.strerror}") from error
+        raise UsageError(f"{error.filename2 or error.filename or folder}: {error.strerror}") from error
     return files
+
+
+def _put(file: Path, content: bytes) -> None:
+    descriptor, name = mkstemp(dir=file.parent, prefix=f".{file.name}.")
+    try:
+        with open(descriptor, "wb") as new:  # noqa: PTH123 - a descriptor has no path
+            new.write(content)
+        Path(name).replace(file)
+    except OSError:
+        Path(name).unlink(missing_ok=True)
+        raise

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 from argparse import Namespace
 from importlib import import_module
 
-from daemon import dkim, templates
+from daemon import logs
 from daemon.cli.exits import Exit, UsageError
 from daemon.cli.options import settings_of_worker
 from daemon.cli.render import as_json
@@ -19,18 +20,23 @@ def run(arguments: Namespace) -> int:
         return check_config(arguments)
     if arguments.json:
         raise UsageError("--json goes with --check-config; the daemon's log is JSON lines wherever it isn't a terminal")
-    settings = settings_of_worker(arguments)
+    settings, problems = settings_of_worker(arguments)
     from daemon.app import run as run_daemon  # noqa: PLC0415 - the daemon and its libraries are loaded only to be run
 
-    return run_daemon(settings, once=arguments.once)
+    return run_daemon(settings, once=arguments.once, problems=problems)
 
 
 def check_config(arguments: Namespace) -> int:
-    """Say every problem of the configuration, each with its key; nothing else is started or tried."""
+    """Say every problem that keeps a worker from being made of this configuration, each with its key; nothing is started.
+
+    Templates, keys, certificates and the operator's functions are read as at the daemon's start.
+    """
+    from daemon import parts  # noqa: PLC0415 - the same
+
+    settings, problems = settings_of_worker(arguments)
+    logs.configure(settings.log, stream=sys.stderr)
     try:
-        settings = settings_of_worker(arguments)
-        templates.load(settings.templates.dir)
-        dkim.load(settings.dkim, os.environ)
+        parts.load(settings, os.environ, problems)
     except ConfigError as error:
         if not arguments.json:
             raise

@@ -6,6 +6,11 @@ from collections.abc import Sequence
 
 from daemon.core.settings import Problem
 
+NO_PRIVILEGE = "42501"
+"""SQLSTATE: the user may not do that."""
+POOLER = "08P01"
+"""SQLSTATE of what stands before the server and doesn't take what we ask for at the connection's start."""
+
 
 class MailslotError(Exception):
     """Base of all; its text is a sentence for the person who has to act."""

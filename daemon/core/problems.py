@@ -59,15 +59,17 @@ def _problems_of_lease(settings: Settings) -> Iterator[Problem]:
             f"heartbeats cost every lease: 3 x {lease.heartbeat_s:g} + {lease.heartbeat_timeout_s:g} isn't below {trust_s:g}",
             ("lease.heartbeat_timeout_s", "lease.duration_s", "lease.margin_s"),
         )
-    reply_s = max((relay.dot_timeout_s for relay in settings.relay), default=0.0)
+    function_s = settings.worker.function_timeout_s if settings.handlers else 0.0
+    reply_s = max([function_s, *(relay.dot_timeout_s for relay in settings.relay)])
     overdue_s = reply_s + lease.duration_s + lease.takeover_grace_s + lease.margin_s
     if lease.in_doubt_delay_s < overdue_s:
         yield Problem(
             "lease.in_doubt_delay_s",
-            "must be at least the largest dot_timeout_s + lease.duration_s + lease.takeover_grace_s + lease.margin_s, or a job "
+            "must be at least the largest dot_timeout_s (and worker.function_timeout_s, with handlers) + lease.duration_s + "
+            "lease.takeover_grace_s + lease.margin_s, or a job "
             f"is called in doubt while its answer can still come: {lease.in_doubt_delay_s:g} is less than {overdue_s:g}",
             (
-                *("lease.duration_s", "lease.takeover_grace_s", "lease.margin_s"),
+                *("lease.duration_s", "lease.takeover_grace_s", "lease.margin_s", "worker.function_timeout_s"),
                 *(f"relay[{index}].dot_timeout_s" for index in range(len(settings.relay))),
             ),
         )

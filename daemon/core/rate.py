@@ -23,6 +23,14 @@ class Permit:
     until_mono: float
 
 
+@dataclass(frozen=True, slots=True)
+class NoToken:
+    """What there is instead of a permit: nothing, for so many seconds from now."""
+
+    relay: str
+    wait_s: float
+
+
 LONGEST_GOOD_S: Final = 1.0
 """Long enough for a connection that has to be opened first."""
 

@@ -43,6 +43,11 @@ def require_not_newer(found: int, wanted: int = SCHEMA_VERSION) -> None:
         )
 
 
+def refusal(user: str) -> str:
+    """Return the sentence for a user of the database who may not do a worker's work."""
+    return f'the user "{user}" may not work on jobs: run `GRANT mailslot_worker TO "{user}"` as its administrator'
+
+
 def disagreements(lease: Lease, row: Mapping[str, object]) -> tuple[Problem, ...]:
     """Compare [lease] of the configuration with the row of mailslot.settings; the empty tuple means that they agree."""
     return tuple(

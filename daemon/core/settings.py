@@ -90,6 +90,7 @@ class Worker(Section, frozen=True):
     sweep_interval_s: Seconds = 5.0
     drain_timeout_s: SecondsOrNever = 20.0
     reply_grace_s: SecondsOrNever = 60.0
+    function_timeout_s: Seconds = 600.0
 
 
 class Lease(Section, frozen=True):

@@ -42,7 +42,6 @@ class Fault(StrEnum):
     AUTH_NOT_OFFERED = "auth_not_offered"
     TOO_LARGE = "message_too_large"
     SMTPUTF8_NOT_OFFERED = "smtputf8_not_offered"
-    PERMIT_EXPIRED = "rate_permit_expired"
 
 
 CLOSING: Final = 421

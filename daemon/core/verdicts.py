@@ -229,7 +229,6 @@ AFTER_DOT: Final = (
 NO_REPLY: Final = (
     Rule("too_large_here", rejected(Scope.MESSAGE, ""), BEFORE_DOT, faults=frozenset({Fault.TOO_LARGE})),
     Rule("smtputf8_missing", rejected(Scope.MESSAGE, ""), BEFORE_DOT, faults=frozenset({Fault.SMTPUTF8_NOT_OFFERED})),
-    Rule("permit_expired", free("", 0.0), BEFORE_DOT, faults=frozenset({Fault.PERMIT_EXPIRED})),
     Rule("setup", pause(), BEFORE_DOT, faults=SETUP_FAULTS),
     Rule("body_dropped", later(Scope.MESSAGE, ""), BODY, faults=frozenset({Fault.CLOSED, Fault.TIMEOUT}), reused=False),
     Rule("no_reply", free(), BEFORE_DOT, faults=ANY_FAULT),

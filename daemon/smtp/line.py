@@ -150,9 +150,8 @@ class Line:
     def _not_opened(self, report: Report) -> None:
         self.last = report
         decision = decide(report, rules=self._rules)
-        if self.pool.live and (
-            decision.reason in TOO_FAST or (isinstance(report.answer, Reply) and report.answer.code == CLOSING)
-        ):
+        too_fast = decision.reason in TOO_FAST or (isinstance(report.answer, Reply) and report.answer.code == CLOSING)
+        if too_fast and self.pool.live and decision.verdict is not Verdict.PAUSE:  # no pace is slow enough for a pause
             self._slow_down(decision.reason)
         elif self.breaker.not_opened(decision):
             self._closed()

@@ -11,15 +11,19 @@ in, whatever happened, and notes what became of the transaction.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from daemon.core import settings
-from daemon.core.rate import Permit, Rate
+from daemon.core.rate import NoToken, Permit, Rate
 from daemon.core.smtp import Fault, Report, Stage
 from daemon.core.verdicts import RULES, Decision, Rule
 from daemon.smtp.connection import Connection
 from daemon.smtp.line import Line
 from daemon.smtp.opening import own_name, tls_context
+
+
+async def _nothing(relay: str) -> NoToken:
+    return NoToken(relay, 0.0)
 
 
 class Relays:
@@ -80,17 +84,23 @@ class Relays:
         return next((line.relay.name for line in self._serving(queue, None) if line.breaker.usable), None)
 
     async def check_out(
-        self, queue: str = "", wanted: str | None = None, permit: Permit | None = None, *, fresh: bool = False
-    ) -> Connection | Report:
+        self,
+        queue: str = "",
+        wanted: str | None = None,
+        permit: Permit | None = None,
+        renew: Callable[[str], Awaitable[Permit | NoToken]] = _nothing,
+        *,
+        fresh: bool = False,
+    ) -> Connection | Report | NoToken:
         """Return a connection for one transaction, of the first relay that gives one; else why the most preferred gave none.
 
-        Waits for a place where all are taken. Cancelling is safe.
+        Waits for a place where all are taken. Cancelling is safe; what `renew` raises comes out, and costs no place either.
 
         Args:
             queue: The job's queue, which says the relays that may be used.
             wanted: The one relay that the job asks for, if it does.
-            permit: The job's token, without which no relay with a rate is used. One that has expired by the time the connection
-                is there is a PERMIT_EXPIRED.
+            permit: The job's token, without which no relay with a rate is used.
+            renew: Asked for another permit, if this one has expired by the time the connection is there.
             fresh: Whether it must be one that has carried nothing yet.
         """
         refused: Report | None = None
@@ -100,8 +110,7 @@ class Relays:
             if line.breaker.usable and (not limited or (permit and permit.relay == line.relay.name)):
                 taken = await line.take(fresh=fresh)
                 if isinstance(taken, Connection) and limited and permit and self._boottime_s() > permit.until_mono:
-                    line.check_in(taken)
-                    return Report(line.relay.name, Stage.CONNECT, Fault.PERMIT_EXPIRED)
+                    return await self._renewed(taken, renew)
                 if isinstance(taken, Connection):
                     return taken
                 refused = refused or taken
@@ -129,6 +138,16 @@ class Relays:
         """Part from all idle connections. Those checked out are their holders' to end."""
         for line in self._lines:
             line.pool.clear()
+
+    async def _renewed(self, connection: Connection, renew: Callable[[str], Awaitable[Permit | NoToken]]) -> Connection | NoToken:
+        """Keep the connection for a permit that is taken now; without one it goes to the next."""
+        permit: Permit | NoToken | None = None
+        try:
+            permit = await renew(connection.relay)
+        finally:
+            if not isinstance(permit, Permit):
+                self.check_in(connection)
+        return permit if isinstance(permit, NoToken) else connection
 
     def _changed(self) -> None:
         self.on_change()

@@ -32,6 +32,9 @@ WITH durable AS MATERIALIZED (
 UPDATE mailslot.jobs AS j SET
     lease_token = NULL, lease_owner = NULL, leased_at = NULL, lease_expires_at = NULL,
     attempt = greatest(j.attempt - 1, 0),
+    recipients = CASE WHEN j.cancel_requested_at IS NOT NULL THEN mailslot.settle(j.recipients, 'later', 'dead') ELSE j.recipients END,
+    assumed = j.cancel_requested_at IS NOT NULL AND mailslot.ending('cancelled', j.doubts, j.recipients) = 'sent'
+              AND mailslot.holds_assumed(j.recipients),
     completed_at = CASE WHEN j.cancel_requested_at IS NOT NULL THEN clock_timestamp() END,
     outcome = CASE WHEN j.cancel_requested_at IS NOT NULL THEN mailslot.ending('cancelled', j.doubts, j.recipients) END,
     reason = CASE WHEN j.cancel_requested_at IS NOT NULL THEN 'cancelled' ELSE j.reason END

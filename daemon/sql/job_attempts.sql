@@ -1,5 +1,5 @@
 -- The ledger of one job. $1 id (bigint). No locks. Index: primary key.
--- Result: a row for each lease that didn't finish the job, and for each late 2xx, oldest first.
+-- Result: a row for each attempt after which the job went on, each worker that was lost and each late 2xx, oldest first.
 SELECT lease_token, owner, attempt, leased_at, ended_at, stage, verdict, reason, relay, reply, accepted
 FROM mailslot.attempts
 WHERE job_id = $1

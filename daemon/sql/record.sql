@@ -48,7 +48,8 @@ WITH durable AS MATERIALIZED (
                   AND (held.assumed OR mailslot.holds_assumed(held.recipients)),
         doubts = j.doubts + held.doubts,
         reason = CASE WHEN held.outcome IS NULL AND held.ending IS NOT NULL THEN 'cancelled' ELSE held.reason END,
-        relay = held.relay, reply = held.reply, recipients = held.recipients,
+        relay = held.relay, reply = held.reply, recipients = CASE WHEN held.outcome IS NULL AND held.ending IS NOT NULL
+                          THEN mailslot.settle(held.recipients, 'later', 'dead') ELSE held.recipients END,
         available_at = CASE WHEN held.ending IS NULL AND held.delay_s > 0
                             THEN clock_timestamp() + make_interval(secs => held.delay_s) ELSE j.available_at END,
         lease_token = CASE WHEN held.ending IS NOT NULL THEN j.lease_token END,
@@ -64,7 +65,8 @@ WITH durable AS MATERIALIZED (
     SELECT asked.*, j.attempt
     FROM asked JOIN mailslot.jobs AS j ON j.id = asked.id AND j.uid = asked.uid
     WHERE asked.accepted IS NOT NULL
-      AND (j.lease_token IS DISTINCT FROM asked.token OR (j.outcome = 'in_doubt' AND asked.outcome IS DISTINCT FROM 'sent'))
+      AND (j.lease_token IS DISTINCT FROM asked.token OR j.outcome IN ('dead', 'cancelled')
+           OR (j.outcome = 'in_doubt' AND asked.outcome IS DISTINCT FROM 'sent'))
 ), ledger AS (
     INSERT INTO mailslot.attempts AS t (job_id, lease_token, owner, attempt, leased_at, stage, verdict, reason, relay, reply,
                                         accepted)

@@ -33,7 +33,9 @@ WITH durable AS MATERIALIZED (
         outcome = held.ending,
         attempt = greatest(j.attempt - 1, 0),
         reason = CASE WHEN held.ending IS NOT NULL THEN 'cancelled' ELSE held.reason END,
-        relay = held.relay, reply = held.reply, recipients = held.recipients::jsonb,
+        relay = held.relay, reply = held.reply,
+        recipients = CASE WHEN held.ending IS NOT NULL THEN mailslot.settle(held.recipients::jsonb, 'later', 'dead')
+                          ELSE held.recipients::jsonb END,
         available_at = CASE WHEN held.ending IS NULL AND held.delay_s > 0
                             THEN clock_timestamp() + make_interval(secs => held.delay_s) ELSE j.available_at END,
         lease_token = CASE WHEN held.ending IS NOT NULL THEN j.lease_token END,

@@ -9,12 +9,13 @@ SELECT EXISTS (
         SELECT asked.* FROM unnest($1::text[], $2::smallint[]) AS asked (queue, priority)
         WHERE NOT EXISTS (SELECT FROM mailslot.queues AS q WHERE q.queue = asked.queue AND q.paused)
     ) AS level CROSS JOIN LATERAL (
-        SELECT j.crashes, j.available_at, j.expires_at, j.lease_token
+        SELECT j.crashes, j.available_at, j.expires_at, j.lease_token, j.lease_expires_at, j.marked_at
         FROM mailslot.jobs AS j
         WHERE j.queue = level.queue AND j.priority = level.priority AND j.completed_at IS NULL
         ORDER BY j.available_at, j.id
         LIMIT $3::integer
     ) AS job
-    WHERE job.crashes > 0 AND job.crashes < $4::integer AND job.lease_token IS NULL
+    WHERE job.crashes > 0 AND job.crashes < $4::integer AND job.marked_at IS NULL
+      AND (job.lease_token IS NULL OR job.lease_expires_at <= now())
       AND job.available_at <= now() AND job.expires_at > now()
 ) AS due

@@ -15,6 +15,8 @@
 --   why                what it means                                             becomes
 --   doubt              marked, and lease and delay are over                      by on_doubt: ready, in_doubt or sent (assumed)
 --   orphan             unmarked, and the lease is over                           ready, crashes + 1, attempt given back
+--                      (one that never lost a worker before is left to the claim for two leases more: that takes it over at
+--                      once and beside others, while what a sweep makes ready is a suspect and waits to run alone)
 --   worker_lost        the same, max_crashes times                               dead
 --   cancelled, expired, attempts_used_up   not leased any more                   cancelled, dead, dead
 --
@@ -60,14 +62,19 @@ WITH durable AS MATERIALIZED (
           AND CASE WHEN j.marked_at IS NOT NULL
                    THEN taking.over AND j.lease_expires_at + taking.delay <= now()
                    WHEN j.lease_token IS NOT NULL
-                   THEN taking.over AND (j.lease_expires_at <= now() OR j.lease_expires_at > now() + 2 * taking.lease)
+                   THEN taking.over AND CASE WHEN j.crashes = 0 AND j.cancel_requested_at IS NULL AND j.expires_at > now()
+                                                  AND j.crashes + 1 < $8::integer
+                                             THEN j.lease_expires_at + 2 * taking.lease <= now()
+                                             ELSE j.lease_expires_at <= now() END
+                        OR taking.over AND j.lease_expires_at > now() + 2 * taking.lease
                    ELSE j.expires_at <= now() OR j.attempt >= j.max_attempts OR j.cancel_requested_at IS NOT NULL END
         FOR UPDATE SKIP LOCKED
     ) AS job
     LIMIT $4::integer
 ), settled AS MATERIALIZED (
     SELECT judged.*,
-           CASE WHEN why <> 'doubt' THEN recipients
+           CASE WHEN why = 'orphan' THEN recipients
+                WHEN why <> 'doubt' THEN mailslot.settle(recipients, 'later', 'dead')
                 WHEN may_go_on THEN mailslot.settle(recipients, 'marked', doubt)
                 ELSE mailslot.settle(mailslot.settle(recipients, 'later', 'dead'), 'marked', doubt) END AS verdicts
     FROM judged

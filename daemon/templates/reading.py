@@ -15,6 +15,8 @@ from daemon.core.settings import Problem
 KEY = "templates.dir"
 NAME = re.compile(r"([a-z0-9_-]+)\.(subject\.txt|txt|html)")
 LARGEST = 1_000_000
+UNREADABLE = (OSError, RuntimeError, ValueError)
+"""A link that leads to itself is a RuntimeError before Python 3.13, a name with a NUL in it a ValueError."""
 _ENDINGS = (".txt", ".html")
 
 
@@ -23,17 +25,20 @@ def sources(folder: Path, problems: list[Problem]) -> dict[str, str]:
     try:
         home = folder.resolve(strict=True)
         paths = sorted(path for path in home.iterdir() if path.name.endswith(_ENDINGS) and not path.name.startswith("."))
-    except OSError as error:
-        problems.append(Problem(KEY, f"can't be read from {folder}: {error.strerror}"))
+    except UNREADABLE as error:
+        problems.append(Problem(KEY, f"can't be read from {folder}: {_sentence(error)}"))
         return {}
     found = {}
     for path in paths:
         try:
             found[path.name] = _text(path, home)
-        except (OSError, ValueError) as error:
-            sentence = (error.strerror if isinstance(error, OSError) else None) or str(error)
-            problems.append(Problem(KEY, f"{path.name}: {sentence}"))
+        except UNREADABLE as error:
+            problems.append(Problem(KEY, f"{path.name}: {_sentence(error)}"))
     return found
+
+
+def _sentence(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def _text(path: Path, home: Path) -> str:

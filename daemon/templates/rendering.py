@@ -37,6 +37,8 @@ from daemon.core.settings import Problem
 from daemon.templates.inlining import inlined
 from daemon.templates.reading import KEY
 
+UNCOMPILABLE = (SyntaxError, RecursionError, ValueError, OverflowError, MemoryError)
+"""What Jinja2 and Python's own compiler raise beside TemplateSyntaxError, for nesting that is too deep and the like."""
 _NULLS_NAMED = 5
 
 
@@ -219,6 +221,8 @@ def compiled(files: Mapping[str, str], names: Mapping[str, set[str]], problems: 
             environment.get_template(file)
         except TemplateSyntaxError as error:
             problems.append(Problem(KEY, f"{file}, line {error.lineno}: {error.message}"))
+        except UNCOMPILABLE as error:
+            problems.append(Problem(KEY, f"{file}: can't be compiled: {error}"))
     if problems:
         return {}
 

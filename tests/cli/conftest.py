@@ -6,7 +6,7 @@ import asyncio
 import io
 import json
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 
 from daemon.__main__ import main
 from tests.support.database import Database
+from tests.support.logs import as_before
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,12 @@ class Ran:
 
 
 Mailslot = Callable[..., Coroutine[Any, Any, Ran]]
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_before() -> Iterator[None]:
+    with as_before():
+        yield
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from daemon import resources
 from daemon.core.schema import SCHEMA_VERSION
 from daemon.dev.postgres import Server
 from tests.cli.conftest import Mailslot
+from tests.conftest import StartDaemon
 from tests.support.database import Database
 
 
@@ -51,21 +52,36 @@ async def test_check_of_a_good_database_is_ok(mailslot: Mailslot) -> None:
 async def test_check_names_the_privileges_of_a_role(
     mailslot: Mailslot, database: Database, monkeypatch: pytest.MonkeyPatch, role: str
 ) -> None:
-    """A worker may work; an operator may operate, enqueue and see; a monitor may see."""
+    """A worker may work; an operator may operate, enqueue and see; a monitor may see. Who may not work is told what to grant."""
     monkeypatch.setenv("MAILSLOT_DATABASE__DSN", f"{database.dsn}{'&' if '?' in database.dsn else '?'}role=mailslot_{role}")
     may = {"worker": {"work"}, "operator": {"enqueue", "operate", "monitor"}, "monitor": {"monitor"}}[role]
     ran = await mailslot("db", "check", "--json")
-    assert ran.code == 0
+    assert ran.code == (0 if role == "worker" else 77)
+    assert [f'GRANT mailslot_worker TO "mailslot_{role}"' in problem for problem in ran.json["problems"]] == [True] * (
+        role != "worker"
+    )
     assert {duty for duty in ("enqueue", "work", "operate", "monitor") if ran.json[f"may_{duty}"]} == may
 
 
-async def test_check_reports_every_problem(mailslot: Mailslot, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("role", ["operator", "monitor"])
+async def test_a_daemon_whose_user_may_not_work_leaves_with_77(database: Database, start_daemon: StartDaemon, role: str) -> None:
+    """Instead of waiting for a heartbeat that is never answered."""
+    dsn = f"{database.dsn}{'&' if '?' in database.dsn else '?'}role=mailslot_{role}"
+    daemon = await start_daemon(database, 9, environment={"MAILSLOT_DATABASE__DSN": dsn})
+    assert await daemon.stopped() == 77
+    assert f'GRANT mailslot_worker TO "mailslot_{role}"' in daemon.errors
+
+
+async def test_check_reports_every_problem(mailslot: Mailslot, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each key that differs is a line, and the exit code is that of a wrong configuration."""
     monkeypatch.setenv("MAILSLOT_LEASE__MAX_CRASHES", "5")
     monkeypatch.setenv("MAILSLOT_LEASE__MAX_DOUBTS", "4")
     ran = await mailslot("db", "check", "--json")
     assert ran.code == 78
     assert [problem.partition(":")[0] for problem in ran.json["problems"]] == ["lease.max_crashes", "lease.max_doubts"]
+    monkeypatch.setenv("MAILSLOT_DATABASE__DSN", f"{database.dsn}{'&' if '?' in database.dsn else '?'}role=mailslot_monitor")
+    ran = await mailslot("db", "check", "--json")
+    assert (ran.code, len(ran.json["problems"])) == (78, 3)
 
 
 async def test_check_refuses_a_server_that_forgets(

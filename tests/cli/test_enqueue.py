@@ -155,6 +155,19 @@ async def test_what_could_never_be_sent_is_65_and_names_the_field(mailslot: Mail
     assert await count(database) == 0
 
 
+async def test_the_size_of_a_payload_is_its_bytes(
+    mailslot: Mailslot, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker counts them so, and would call it dead."""
+    monkeypatch.setenv("MAILSLOT_MAIL__MAX_PAYLOAD_BYTES", "1500")
+    payload = {"text": "ü" * 1000}
+    ran = await mailslot("enqueue", "--kind", "report", "--payload", json.dumps(payload, ensure_ascii=False))
+    assert (ran.code, await count(database)) == (65, 0)
+    assert "payload: is longer than the 1500 bytes" in ran.err
+    payload = {"text": "u" * 1000}
+    assert (await mailslot("enqueue", "--kind", "report", "--payload", json.dumps(payload))).code == 0
+
+
 async def test_lines_are_payloads_or_envelopes(mailslot: Mailslot, database: Database) -> None:
     """Both forms in one file, in order; empty lines are nothing; the summary is one JSON object."""
     envelope = {"payload": PARTY, "queue": "bulk", "idempotency_key": "k", "available_at": "+1d", "expires_at": "+2d",

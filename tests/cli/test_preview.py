@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from os import scandir
 from pathlib import Path
+from stat import S_IMODE
 
 import pytest
 
@@ -37,6 +39,14 @@ def out(tmp_path: Path) -> Path:
 def files_in(folder: Path) -> list[str]:
     """Return the names of a folder's files; none if there is no folder."""
     return sorted(file.name for file in folder.iterdir()) if folder.exists() else []
+
+
+def occupy(folder: Path, elsewhere: Path) -> None:
+    """Make a folder in which a file for everybody, a link and a folder have the names of the files of `invite`."""
+    folder.mkdir(parents=True)
+    (folder / "invite.txt").touch(mode=0o644)
+    (folder / "invite.html").symlink_to(elsewhere)
+    (folder / "invite.eml").mkdir()
 
 
 async def enqueue(database: Database, payload: object, kind: str = "email") -> int:
@@ -85,6 +95,24 @@ async def test_a_template_is_shown_without_job_or_database(run: Mailslot, templa
         assert (out / "invite.txt").read_text() == f"Dear {name}\n"
         assert (out / "invite.html").read_text() == f'<p style="color: red;">Dear {name.replace("&", "&amp;")}</p>\n'
     assert files_in(out) == ["invite.eml", "invite.html", "invite.txt"]
+
+
+@pytest.mark.usefixtures("templates")
+async def test_what_stands_in_a_files_place_gets_nothing_of_the_mail(run: Mailslot, out: Path, tmp_path: Path) -> None:
+    """A file that everybody may read is replaced, and a link isn't followed; nothing else is left in the folder."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text("somebody's")
+    occupy(out, elsewhere)
+    arguments = ("preview", "--template", "invite", "--data", "-", "--out", str(out))
+    ran = await run(*arguments, stdin=b'{"name": "Ann"}')
+    assert ran.code == 64
+    assert f"{out / 'invite.eml'}: Is a directory" in ran.err
+    (out / "invite.eml").rmdir()
+    assert (await run(*arguments, stdin=b'{"name": "Ann"}')).code == 0
+    assert files_in(out) == ["invite.eml", "invite.html", "invite.txt"]
+    assert [S_IMODE(file.stat(follow_symlinks=False).st_mode) for file in scandir(out)] == [0o600] * 3
+    assert not any(file.is_symlink() for file in scandir(out))
+    assert elsewhere.read_text() == "somebody's"
 
 
 @pytest.mark.usefixtures("templates")
@@ -182,7 +210,8 @@ async def test_templates_with_faults_are_named(
     for variable, value in variables.items():
         monkeypatch.setenv(f"MAILSLOT_{variable}", value)
     checked = await run("run", "--check-config", "--json")
-    assert (checked.code, [problem["key"] for problem in checked.json["problems"]]) == (78, ["templates.dir"])
+    both = ["templates.dir", "dkim.private_key_file"]
+    assert (checked.code, [problem["key"] for problem in checked.json["problems"]]) == (78, both)
     (templates / "invite.txt").write_text("x")
     checked = await run("run", "--check-config", "--json")
     assert (checked.code, [problem["key"] for problem in checked.json["problems"]]) == (78, ["dkim.private_key_file"])

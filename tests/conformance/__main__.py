@@ -20,6 +20,8 @@ from tests.conformance.suite import AT_ONCE, judge_all, own_databases
 
 CASES = Path(__file__).parent / "cases"
 USAGE = 64
+LONGEST = 400
+"""Characters of one difference: a traceback isn't for a line."""
 
 
 def _shown(values: dict[str, Any]) -> str:
@@ -29,7 +31,8 @@ def _shown(values: dict[str, Any]) -> str:
 
 
 def _line(judgement: Judgement) -> str:
-    verdict = "ok" if judgement.ok else f"DIFFERS: {', '.join(judgement.differs)}"
+    differs = ", ".join(" / ".join(each.splitlines())[:LONGEST] for each in judgement.differs)
+    verdict = "ok" if judgement.ok else f"DIFFERS: {differs}"
     return f"{judgement.case.id}\texpected {_shown(judgement.expected)}\tgot {_shown(judgement.got)}\t{verdict}"
 
 

@@ -46,7 +46,7 @@ def plain_behaviour(said: dict[str, Any]) -> dict[str, Any]:
         plain["ehlo"] = [*plain.get("ehlo", _EHLO), *offered]
     for key in plain.keys() & {"tls_handshake", "handshake"}:
         plain["starttls"] = {"reply": "220 2.0.0 go", "then": plain.pop(key)}
-    if plain.get("connect") in {"refuse", "refused"}:
+    if plain.get("connect") in ("refuse", "refused"):
         plain["refuse"] = bool(plain.pop("connect"))
     if isinstance(plain.get("refuse"), int) and not isinstance(plain["refuse"], bool):
         plain["first_connections"] = {"count": plain.pop("refuse"), "then": "refuse"}

@@ -17,11 +17,11 @@ import time
 from pathlib import Path
 
 from tests.conformance import behaviour, world
-from tests.conformance.behaviour import REFUSED
+from tests.conformance.behaviour import REFUSED, Plan
 from tests.conformance.book import Book, Row
-from tests.conformance.casefile import Case
+from tests.conformance.casefile import CannotExpressError, Case
 from tests.conformance.fleet import Fleet
-from tests.conformance.jobs import work
+from tests.conformance.jobs import Work, work
 from tests.conformance.result import Result
 from tests.conformance.scene import LOOK_S, Scene, until
 from tests.conformance.world import Keys
@@ -46,8 +46,7 @@ async def play(case: Case, databases: Databases, keys: Keys) -> Result:
         CannotExpressError: the case says something without a meaning here.
         ExceptionGroup: the run itself broke.
     """
-    plan = behaviour.plan(case)
-    todo = work(case, large=plan.needs_large_body)
+    plan, todo = _understood(case)
     for relay in plan.relays:
         relay.tls = "implicit" if todo.relay.get("tls") == "implicit" else relay.tls
     contexts = [keys.server(relay.certificate) if relay.tls != "none" else None for relay in plan.relays]
@@ -67,6 +66,14 @@ async def play(case: Case, databases: Databases, keys: Keys) -> Result:
         stack.push_async_callback(fleet.close)
         return await _Run(scene, fleet, Book(scene, fleet)).played()
     raise AssertionError("a task group ends by its body or by an exception")
+
+
+def _understood(case: Case) -> tuple[Plan, Work]:
+    try:
+        plan = behaviour.plan(case)
+        return plan, work(case, large=plan.needs_large_body)
+    except (TypeError, ValueError, AttributeError, LookupError) as error:
+        raise CannotExpressError(f"with a value of this shape ({error!r})") from error
 
 
 class _Run:

@@ -17,7 +17,10 @@ from tests.conformance.conftest import Seen
 from tests.conformance.happening import What, happening
 from tests.conformance.jobs import work
 from tests.conformance.judge import judged
+from tests.conformance.play import play
 from tests.conformance.result import Result
+from tests.conformance.world import Keys
+from tests.support.database import Databases
 from tests.support.process import ROOT
 
 pytestmark = pytest.mark.timeout(900)
@@ -38,6 +41,7 @@ def _case(job: dict[str, Any] | None = None, smtp: dict[str, Any] | None = None,
         ({"process_event": "a comet"}, "smtp_behaviour.process_event: a comet"),
         ({"db_event": "down at some time"}, "smtp_behaviour.db_event: down at some time"),
         ({"ehlo_policy": "504 on Sundays"}, "smtp_behaviour.ehlo_policy: 504 on Sundays"),
+        ({"mail": 250}, "smtp_behaviour.mail: 250"),
         ({"first_connections": {"count": 2, "then": "sing"}}, "smtp_behaviour.first_connections.then: sing"),
     ],
 )
@@ -132,6 +136,13 @@ def test_one_of_many_alike_that_differs_is_noticed(seen: Seen) -> None:
     assert judged(case, result).ok
     odd = replace(result.jobs[0], row={**(result.jobs[0].row or {}), "outcome": "in_doubt"})
     assert judged(case, replace(result, jobs=[odd, *result.jobs[1:]])).differs == ["outcome"]
+
+
+async def test_value_of_an_odd_shape_is_one_case_that_cant_be_expressed(databases: Databases, tmp_path: Path) -> None:
+    """It stops no other case."""
+    for smtp in ({"refuse_for_s": "a while"}, {"connections": 7}, {"rcpt_limit": {"many": True}}):
+        with pytest.raises(CannotExpressError, match="a value of this shape"):
+            await play(_case(smtp=smtp), databases, Keys(tmp_path))
 
 
 def test_unknown_expectation_is_named(tmp_path: Path) -> None:

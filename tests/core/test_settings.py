@@ -56,6 +56,10 @@ BROKEN_RULES = {
         with_relays(RELAY, msgspec.structs.replace(AWAY, dot_timeout_s=616.0)),
         "lease.in_doubt_delay_s",
     ),
+    "doubt before a function can have ended": (
+        msgspec.structs.replace(changed("worker", function_timeout_s=616.0), handlers={"x": "y:z"}),
+        "lease.in_doubt_delay_s",
+    ),
     "a grace that ends before everybody is back": (changed("lease", takeover_grace_s=5.0), "lease.takeover_grace_s"),
     "a reconnect that takes longer than the grace": (changed("database", reconnect_max_s=7.0), "lease.takeover_grace_s"),
     "a connect that takes longer than the grace": (changed("database", connect_timeout_s=8.0), "lease.takeover_grace_s"),
@@ -170,7 +174,7 @@ def test_a_rule_names_the_keys_it_looks_at(settings: Settings, path: str) -> Non
     """Each key that a rule concerns exists, or the rule would speak while that key is wrong."""
     relays: dict[str, Any] = {f"relay[{index}]": relay for index, relay in enumerate(settings.relay)}
     relays |= {f"rule[{index}]": rule for index, rule in enumerate(settings.rule)}
-    sections: Mapping[str, Any] = {name: getattr(settings, name) for name in ("database", "lease", "retry")} | relays
+    sections: Mapping[str, Any] = {name: getattr(settings, name) for name in ("database", "lease", "retry", "worker")} | relays
     for problem in problems_between(settings):
         assert problem.path == path
         for key in problem.concerns:

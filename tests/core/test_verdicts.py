@@ -67,7 +67,6 @@ TABLE = [
     (A, Fault.AUTH_NOT_OFFERED, PAUSE, RELAY, "auth_not_offered", None, "setup"),
     (M, Fault.TOO_LARGE, REJECTED, MESSAGE, "message_too_large", None, "too_large_here"),
     (M, Fault.SMTPUTF8_NOT_OFFERED, REJECTED, MESSAGE, "smtputf8_not_offered", None, "smtputf8_missing"),
-    (C, Fault.PERMIT_EXPIRED, FREE, RELAY, "rate_permit_expired", 0, "permit_expired"),
     (M, Fault.CLOSED, FREE, RELAY, "connection_closed", None, "no_reply"),
     (R, Fault.TIMEOUT, FREE, RELAY, "timeout", None, "no_reply"),
     (D, Fault.GARBAGE, FREE, RELAY, "garbled_reply", None, "no_reply"),

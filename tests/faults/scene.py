@@ -34,7 +34,7 @@ SHORT: Mapping[str, Mapping[str, Any]] = {
     },
     "relay": {"dot_timeout_s": 0.8, "probe_first_s": 0.1, "probe_max_s": 0.3},
     "retry": {"first_s": 0.2, "cap_s": 0.5},
-    "worker": {"concurrency": 6, "drain_timeout_s": 4.0, "reply_grace_s": 4.0},
+    "worker": {"concurrency": 6, "drain_timeout_s": 4.0, "reply_grace_s": 4.0, "function_timeout_s": 0.8},
 }
 PATIENT: dict[str, Any] = {"lease": {"in_doubt_delay_s": 60.0}, "relay": {"dot_timeout_s": 50.0}}
 """For tests that keep the answer to a dot back."""

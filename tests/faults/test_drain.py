@@ -177,3 +177,30 @@ async def test_claim_whose_answer_is_lost_at_sigterm_is_given_back(scene: Scene,
     assert await worker.stopped() == 0
     row = await scene.job(job_id)
     assert (row["state"], row["attempt"], row["crashes"]) == ("ready", 0, 0)
+
+
+async def test_mark_whose_answer_is_lost_leaves_something_unfinished(scene: Scene, link: Proxy) -> None:
+    """The mark is committed, its answer and then the database are gone: the row can't be handed back, so the exit code is 75."""
+    mark = link.trap("mark", DOWN)
+    worker = await scene.worker("worker", link=link, worker={"drain_timeout_s": 0.5, "reply_grace_s": 0.5}, **PATIENT)
+    job_id = await scene.enqueue()
+    await mark.sprung()
+    await link.go_away()
+    worker.signal(signal.SIGTERM)
+    await worker.event("drain.begun")
+    worker.signal(signal.SIGTERM)
+    assert await worker.stopped() == 75
+    assert (await scene.job(job_id))["state"] == "marked"
+
+
+async def test_drain_is_heard_while_a_function_waits_for_its_large_payload(scene: Scene, link: Proxy) -> None:
+    """The payload is on its way and the function hasn't begun: handed back, the attempt unused."""
+    payload = link.trap("payload")
+    worker = await scene.worker("worker", link=link, handlers={"noop": "daemon.handlers:noop"}, **PATIENT)
+    job_id = await scene.enqueue(payload={"x": "y" * 400_000}, kind="noop")
+    await payload.sprung()
+    worker.signal(signal.SIGTERM)
+    await worker.event("drain.begun")
+    assert await worker.stopped() == 0
+    row = await scene.job(job_id)
+    assert (row["state"], row["attempt"], row["crashes"]) == ("ready", 0, 0)

@@ -73,11 +73,21 @@ async def leaves(job):
     sys.exit(3)
 
 
+@marks_itself
+async def group(job):
+    note(job, "before")
+    while not (FOLDER / "go").exists():
+        await asyncio.sleep(0.01)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(job.mark())
+    note(job, "after")
+
+
 async def blocks(job):
     note(job, "blocks")
     time.sleep(4)
 '''
-KINDS = ("done", "later", "rejected", "broken", "steps", "cancels", "leaves", "blocks")
+KINDS = ("done", "later", "rejected", "broken", "steps", "cancels", "leaves", "group", "blocks")
 
 
 class Functions:
@@ -188,7 +198,7 @@ async def test_cancelled_while_its_function_works_up_to_the_mark(scene: Scene, f
 async def test_drain_leaves_a_working_function_in_doubt(scene: Scene, functions: Functions) -> None:
     """SIGTERM twice while a function is past its mark: it is not handed back as unsent, its doubt is on record, exit code 75."""
     job_id = await _save(scene, "steps", payload={"hold": "after"}, on_doubt="hold")
-    worker = await functions.worker("worker")
+    worker = await functions.worker("worker", worker={"function_timeout_s": 50.0}, **PATIENT)
     await functions.noted(f"{job_id} marked")
     worker.signal(signal.SIGTERM)
     await worker.event("drain.begun")
@@ -210,6 +220,21 @@ async def test_function_that_raises_what_nobody_should_harms_itself_only(scene: 
     assert {(await scene.job(job_id))["outcome"] for job_id in bad} <= {"dead", "in_doubt"}
     assert await worker.stop() == 0
     scene.surprises = len(bad)
+
+
+async def test_mark_that_is_refused_inside_a_group_of_tasks_ends_its_job_only(
+    scene: Scene, functions: Functions, tmp_path: Path
+) -> None:
+    """The function marks in a TaskGroup of its own and was cancelled meanwhile: cancelled, and its neighbour is sent."""
+    job_id = await _save(scene, "group")
+    worker = await functions.worker("worker")
+    await functions.noted(f"{job_id} before")
+    assert await scene.database.fetchval("SELECT mailslot.cancel($1)", job_id) == "cancel_requested"
+    (tmp_path / "go").touch()
+    assert (await scene.until(job_id, "cancelled"))["outcome"] == "cancelled"
+    await scene.until(await scene.enqueue(), "sent")
+    assert f"{job_id} after" not in functions.notes
+    assert await worker.stop() == 0
 
 
 async def test_function_that_blocks_the_loop_costs_its_worker_the_leases(scene: Scene, functions: Functions) -> None:

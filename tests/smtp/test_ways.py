@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from daemon.core.rate import Permit
+from daemon.core.rate import NoToken, Permit
 from daemon.core.rules import table
 from daemon.core.settings import Retry, Rule, RuleVerdict
 from daemon.core.smtp import Fault, Reply, Report, Stage
@@ -113,7 +114,7 @@ async def test_queue_that_relays_name_uses_those_and_no_other() -> None:
 
 
 async def test_relay_with_a_rate_is_used_with_a_permit_alone() -> None:
-    """One for another relay is none; one that came too late leaves the connection for the next."""
+    """One for another relay is none."""
     async with ScriptedRelay() as server:
         relays = relays_of(relay_at(server, "slow", rate_per_s=1.0), relay_at(server, "free"))
         assert list(relays.rates) == ["slow"]
@@ -123,12 +124,50 @@ async def test_relay_with_a_rate_is_used_with_a_permit_alone() -> None:
             assert isinstance(connection, Connection)
             assert connection.relay == expected
             relays.check_in(connection)
-        opened = server.connections
-        assert await relays.check_out(permit=Permit("slow", 0.0)) == Report("slow", Stage.CONNECT, Fault.PERMIT_EXPIRED)
         assert isinstance(await relays.check_out("", "slow"), Report)
-        connection = await relays.check_out(permit=Permit("slow", soon))
+        relays.close()
+
+
+async def test_a_permit_that_has_expired_when_the_connection_is_there_is_renewed() -> None:
+    """The connection is kept for it; where there is no token, or no answer, it goes to the next who has one."""
+    async with ScriptedRelay() as server, asyncio.TaskGroup() as tasks:
+        relays = relays_of(relay_at(server, "slow", rate_per_s=1.0, connections=1))
+        asked: asyncio.Queue[asyncio.Future[Permit | NoToken]] = asyncio.Queue()
+
+        async def renew(relay: str) -> Permit | NoToken:
+            assert relay == "slow"
+            answer: asyncio.Future[Permit | NoToken] = asyncio.get_running_loop().create_future()
+            await asked.put(answer)
+            return await answer
+
+        def checking_out(until_mono: float) -> asyncio.Task[Any]:
+            return tasks.create_task(relays.check_out(permit=Permit("slow", until_mono), renew=renew))
+
+        late, next_ = checking_out(0.0), checking_out(time.monotonic() + NEVER_S)
+        (await asked.get()).set_result(NoToken("slow", 7.0))
+        assert await late == NoToken("slow", 7.0)
+        relays.check_in(await next_)
+        unanswered, next_ = checking_out(0.0), checking_out(0.0)
+        await asked.get()
+        unanswered.cancel()
+        (await asked.get()).set_result(Permit("slow", time.monotonic() + NEVER_S))
+        connection = await next_
         assert isinstance(connection, Connection)
-        assert server.connections == opened
+        assert server.connections == 1
+        relays.check_in(connection)
+        relays.close()
+
+
+async def test_a_pause_at_the_opening_pauses_also_beside_connections_that_live() -> None:
+    """To open fewer of them wouldn't help: who is suspended is so at any pace."""
+    greetings = [{}, {"greeting": "421 4.7.0 [TSS04] Messages temporarily deferred"}]
+    async with ScriptedRelay({"connections": greetings}) as server:
+        relays = relays_of(relay_at(server, connections=4))
+        connection = await taken(relays)
+        with capture_logs() as logs:
+            assert isinstance(await relays.check_out(), Report)
+        assert [(entry["event"], entry["reason"]) for entry in logs] == [("relay.paused", "rate_limited")]
+        assert not relays.usable
         relays.check_in(connection)
         relays.close()
 

@@ -27,7 +27,7 @@ AGO = "now() - interval '1 hour'"
 SOON = "now() + interval '1 hour'"
 LEASED = {"lease_token": "gen_random_uuid()", "lease_owner": "'gone'", "leased_at": AGO, "attempt": "1"}
 """A job that somebody has; add `lease_expires_at`, and `marked_at` if the dot may be out."""
-EXPIRED = {**LEASED, "lease_expires_at": "now() - interval '1 second'"}
+EXPIRED = {**LEASED, "lease_expires_at": "now() - interval '5 minutes'"}
 HELD = {**LEASED, "lease_expires_at": "now() + interval '20 seconds'"}
 MARKED = {**HELD, "marked_at": AGO}
 OVERDUE = {**LEASED, "lease_expires_at": AGO, "marked_at": AGO}

@@ -467,3 +467,25 @@ async def test_a_released_job_is_due_again_at_its_old_place(queue: Queue) -> Non
     second = await queue.save()
     await queue.conclude(job, Release("draining"))
     assert [found.id for found in await queue.claim()] == [first, second]
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ({"relay_wanted": "'away'"}, True),
+        ({"relay_wanted": "'away'", "available_at": "now() + interval '20 s'"}, True),
+        ({"relay_wanted": "'away'", "available_at": "now() + interval '1 hour'"}, False),
+        ({"relay_wanted": "'away'", "kind": "'report.build'"}, False),
+        ({"relay_wanted": "'away'", "queue": "'other'"}, False),
+        ({"relay_wanted": "'there'"}, False),
+        ({}, False),
+    ],
+    ids=["due", "soon", "later", "no mail", "not ours", "another relay", "any relay"],
+)
+async def test_mail_that_waits_for_a_relay_by_name_is_found(queue: Queue, columns: dict[str, str], expected: bool) -> None:  # noqa: FBT001
+    """It is what a claim leaves alone while that relay is away, or will in a moment."""
+    await queue.save(**columns)
+    assert await queue.store.asked_for(["away", "gone"], within_s=30.0) is expected
+    if expected:
+        await queue.connection.execute("UPDATE mailslot.jobs SET cancel_requested_at = now()")
+        assert await queue.store.asked_for(["away", "gone"], within_s=30.0) is False

@@ -19,10 +19,12 @@ DELAY_S = 660.0
 
 
 def mapped(**verdicts: str) -> str:
-    """Return an SQL literal of recipients by the first letters of their names; a trailing ? means doubted."""
+    """Return an SQL literal of recipients by the first letters of their names; a trailing ? means doubted, and sent? assumed."""
     names = {"a": ANN, "b": BOB, "c": CLEO}
+    marks = {"": {}, "?": {"doubted": True}, "sent?": {"doubted": True, "assumed": True}}
     entries = {
-        names[k]: {"verdict": v.rstrip("?"), **({"doubted": True} if v.endswith("?") else {})} for k, v in verdicts.items()
+        names[k]: {"verdict": v.rstrip("?"), **marks[v if v in marks else "?" if v.endswith("?") else ""]}
+        for k, v in verdicts.items()
     }
     return f"'{text(entries)}'"
 
@@ -70,6 +72,14 @@ async def test_an_orphan_is_ready_again_with_one_crash_and_its_attempt_back(queu
     (entry,) = await queue.ledger(saved)
     assert (entry["lease_token"], entry["owner"], entry["attempt"]) == (before["lease_token"], "gone", 3)
     assert (entry["verdict"], entry["reason"], entry["stage"], entry["accepted"]) == ("worker_lost", "orphan", None, None)
+
+
+async def test_an_orphan_that_never_lost_a_worker_is_left_to_the_claim(queue: Queue) -> None:
+    """The claim takes it over beside others; made ready by a sweep it would be a suspect and run alone, one a minute."""
+    just_now = {**EXPIRED, "lease_expires_at": "now() - interval '1 second'"}
+    innocent, suspect = await queue.save(**just_now), await queue.save(**{**just_now, "crashes": "1"})
+    assert await queue.store.sweep() == [Swept(suspect, "orphan", None)]
+    assert [job.id for job in await queue.claim()] == [innocent]
 
 
 async def test_a_job_that_has_lost_too_many_workers_is_dead(queue: Queue) -> None:

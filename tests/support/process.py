@@ -31,6 +31,7 @@ SHORT: Mapping[str, Mapping[str, Any]] = {
         "sweep_interval_s": 0.3,
         "drain_timeout_s": 5.0,
         "reply_grace_s": 5.0,
+        "function_timeout_s": 5.0,
     },
     "lease": {
         "duration_s": 3.0,

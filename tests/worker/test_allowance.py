@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
-from daemon.allowance import Allowance, Allowances
-from daemon.core.rate import Permit
+from daemon.allowance import LATE_S, PATIENCE_S, Allowance, Allowances
+from daemon.core.rate import NoToken, Permit
 from daemon.core.settings import Relay, Tls
 from daemon.core.smtp import Fault, Report, Stage
 from daemon.core.verdicts import decide
 from daemon.smtp.relays import Relays
 from daemon.store import Closed, Taken, Wish
-from tests.worker.fakes import made
+from tests.worker.fakes import Clock, made, running, turns
 
 GONE = decide(Report("", Stage.TLS, Fault.TLS_FAILED))
 
@@ -21,18 +22,22 @@ class Bench:
     """Relays that never connect, and buckets with what the test puts into them."""
 
     def __init__(self, *relays: Relay, queues: Sequence[str] = ("default",), mail_only: bool = True, **tokens: int) -> None:
-        self.relays = Relays(relays, boottime_s=lambda: 100.0, chance=lambda: 0.5)
+        self.clock = Clock(100.0)
+        self.relays = Relays(relays, boottime_s=self.clock, chance=lambda: 0.5)
         self.tokens = tokens
+        self.wait_s = 7.0
+        self.trip_s = 0.0
         self.asked: list[tuple[str, int]] = []
-        self.allowances = Allowances(self.relays, queues, self.take, lambda: 100.0, mail_only=mail_only)
+        self.allowances = Allowances(self.relays, queues, self.take, self.clock, mail_only=mail_only)
 
     async def take(self, wishes: Sequence[Wish]) -> list[Taken]:
-        """Answer as the statement does; a bucket without tokens has one again in 7 s."""
+        """Answer as the statement does; a bucket without tokens has one again in 7 s or as set."""
+        self.clock.pass_s(self.trip_s)
         self.asked += [(wish.relay, wish.tokens) for wish in wishes]
         found = {wish.relay: max(0, min(wish.tokens, self.tokens[wish.relay])) for wish in wishes}
         for wish in wishes:
             self.tokens[wish.relay] -= found[wish.relay] or min(0, wish.tokens)
-        return [Taken(name, taken, 0.0 if self.tokens[name] else 7.0) for name, taken in found.items()]
+        return [Taken(name, taken, 0.0 if self.tokens[name] else self.wait_s) for name, taken in found.items()]
 
     async def allow(self, wanted: int, *, hope: int = 100) -> Allowance:
         """Ask as a worker does that found so much the last time."""
@@ -116,3 +121,67 @@ async def test_who_found_nothing_asks_for_one_token_and_then_for_ever_more() -> 
         await bench.allowances.settle(allowed, claimed)
     assert asked == [1, 1, 2, 4, 8]
     assert bench.tokens["a"] == 100 - 7
+
+
+async def test_a_relay_that_serves_none_of_the_workers_queues_is_left_out() -> None:
+    """Its bucket says neither how many jobs may be claimed nor how long to wait."""
+    bench = Bench(relay("a"), relay("b", rate_per_s=1.0, queues=["bulk"]), b=0)
+    allowed = await bench.allow(10)
+    assert (allowed.count, allowed.closed, allowed.wait_s) == (10, Closed(), None)
+    assert bench.asked == []
+
+
+async def test_a_queue_that_no_relay_serves_is_closed_and_waits_for_nothing() -> None:
+    """Unlike one whose relay may come back."""
+    bench = Bench(relay("a", queues=["news"]), queues=("default",), mail_only=False)
+    allowed = await bench.allow(10)
+    assert (allowed.count, allowed.closed, allowed.waits) == (10, Closed(("default",)), False)
+    bench = Bench(relay("a", queues=["news"]), queues=("default", "news"), mail_only=False)
+    bench.relays.note("a", GONE)
+    allowed = await bench.allow(10)
+    assert (allowed.closed, allowed.waits) == (Closed(("default", "news"), ("a",)), True)
+
+
+# ---------------------------------------------------------------- permits that have expired
+
+
+async def test_a_mail_whose_payload_is_still_to_be_fetched_leaves_its_token_in_the_bucket() -> None:
+    """It would have expired by the time at which the message is ready; but the relay is known."""
+    bench = Bench(relay("a", rate_per_s=1.0), a=1)
+    allowed = await bench.allow(1)
+    assert allowed.permit(made(payload=None, payload_bytes=10**7)) == Permit("a", -inf)
+    await bench.allowances.settle(allowed, 1)
+    assert bench.tokens == {"a": 1}
+    assert await bench.allowances.renew("a") == Permit("a", 100.5)
+    assert bench.tokens == {"a": 0}
+
+
+async def test_who_finds_no_token_soon_is_given_back_for_as_long_as_it_takes() -> None:
+    """One token is asked for, and no slot waits for long."""
+    bench = Bench(relay("a", rate_per_s=1.0), a=0)
+    assert await bench.allowances.renew("a") == NoToken("a", 7.0)
+    assert bench.asked == [("a", 1)]
+
+
+async def test_one_at_a_time_waits_for_a_token_that_comes_soon() -> None:
+    """Until it has one, for others may be quicker; who comes meanwhile is given back, and who is cancelled waits no more."""
+    bench = Bench(relay("a", rate_per_s=1.0), a=0)
+    bench.wait_s = PATIENCE_S
+    async with running(bench.allowances.renew("a")) as (waits,):
+        await turns()
+        assert not waits.done()
+        assert await bench.allowances.renew("a") == NoToken("a", PATIENCE_S)
+    bench.wait_s = 0.0
+    async with running(bench.allowances.renew("a")) as (waits,):
+        await turns()
+        assert not waits.done()
+        bench.clock.pass_s(3.0)
+        bench.tokens["a"] = 1
+        assert await waits == Permit("a", 103.5)
+
+
+async def test_a_token_that_was_too_long_on_its_way_is_none() -> None:
+    """It is counted from when it was asked for; the database is slow, so the job rests."""
+    bench = Bench(relay("a", rate_per_s=1.0), a=5)
+    bench.trip_s = 0.6
+    assert await bench.allowances.renew("a") == NoToken("a", LATE_S)

@@ -9,6 +9,7 @@ import pytest
 
 from daemon import boot as module
 from daemon.boot import ready
+from daemon.cli.exits import Exit, meaning_of
 from daemon.core.errors import ConfigError, MailslotError, SchemaMismatch, StoreRefused, StoreUnavailable
 from daemon.core.schema import SCHEMA_VERSION
 from daemon.core.settings import Database, Settings
@@ -16,7 +17,7 @@ from daemon.store import Agreement, Server
 from tests.worker.fakes import Clock, FakeLog, FakeStore, ports, running
 
 SERVER = Server(fsync=True, full_page_writes=True, read_only=False, schema_exists=True)
-AGREED = Agreement(SCHEMA_VERSION, UUID(int=1), 30.0, 660.0, 1_200.0, 3, 2)
+AGREED = Agreement(SCHEMA_VERSION, UUID(int=1), 30.0, 660.0, 1_200.0, 3, 2, "ann", may_work=True)
 
 
 @pytest.fixture(autouse=True)
@@ -123,6 +124,14 @@ async def test_another_schema_is_refused_with_a_sentence_that_says_what_to_do(
     error = await booted(server, agreement)
     assert isinstance(error, SchemaMismatch)
     assert words in str(error)
+
+
+async def test_a_user_who_may_not_work_is_refused_with_what_to_grant() -> None:
+    """A monitor may read all that is asked before, and its heartbeat would be refused for ever."""
+    error = await booted(SERVER, replace(AGREED, may_work=False))
+    assert isinstance(error, StoreRefused)
+    assert meaning_of(error) == Exit.NOT_PERMITTED
+    assert 'GRANT mailslot_worker TO "ann"' in str(error)
 
 
 @pytest.mark.parametrize(

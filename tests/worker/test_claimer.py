@@ -31,6 +31,7 @@ class FakeAllowances:
         self.limit: int | None = None
         self.closed = NOTHING_CLOSED
         self.wait_s: float | None = None
+        self.waits = False
         self.error: Exception | None = None
         self.permits: dict[str, list[Permit]] = {}
         self.settled: list[int] = []
@@ -41,7 +42,7 @@ class FakeAllowances:
             raise self.error
         count = wanted if self.limit is None else min(wanted, self.limit)
         ways = dict.fromkeys(self.queues, "relay")
-        return Allowance(count, self.closed, self.queues, self.wait_s, self.permits, ways)
+        return Allowance(count, self.closed, self.queues, self.wait_s, self.waits, self.permits, ways)
 
     async def settle(self, _allowance: Allowance, claimed: int) -> None:
         """Note how many were claimed."""
@@ -522,12 +523,57 @@ async def test_once_waits_for_slots_that_still_work() -> None:
 async def test_once_waits_for_the_means_of_what_was_left_alone(closed: Closed, wait_s: float | None) -> None:
     """No relay is usable, or none has tokens: that nothing was found says nothing."""
     bench = Bench(once=True)
-    bench.allowances.closed, bench.allowances.wait_s = closed, wait_s
+    bench.allowances.closed, bench.allowances.wait_s, bench.allowances.waits = closed, wait_s, wait_s is None
     async with running(bench.claimer.run()), bench.slots(2) as slots:
         (await bench.claim()).answer([])
         (await bench.claim()).answer([])
         assert await bench.store.quiet()
         assert not any(slot.done() for slot in slots)
+        assert bench.claimer.held_up is (wait_s is None), "tokens always come"
+
+
+async def test_once_waits_for_a_relay_that_is_away_if_a_mail_asks_for_it() -> None:
+    """A relay that nobody asks for by name may stay away."""
+    bench = Bench(once=True)
+    bench.allowances.closed = Closed((), ("away",))
+    async with running(bench.claimer.run()) as (loop,), bench.slots(2) as slots:
+        for asked_for in (True, True, False):
+            (await bench.claim()).answer([])
+            (await bench.claim()).answer([])
+            question = await bench.store.next("asked_for")
+            assert question.arguments == (("away",),)
+            question.answer(asked_for)
+            await turns()
+            assert bench.claimer.held_up is asked_for
+            assert all(slot.done() is not asked_for for slot in slots)
+            bench.claimer.wake()
+        await loop
+
+
+async def test_whoever_has_work_again_is_not_held_up() -> None:
+    """So the patience of `--once` begins anew when that is done."""
+    bench = Bench(once=True)
+    bench.allowances.waits = True
+    async with running(bench.claimer.run()), bench.slots(2) as slots:
+        (await bench.claim()).answer([])
+        (await bench.claim()).answer([])
+        await turns()
+        assert bench.claimer.held_up
+        bench.claimer.wake()
+        (await bench.claim()).answer([made()])
+        await turns()
+        assert sum(slot.done() for slot in slots) == 1
+        assert not bench.claimer.held_up
+
+
+async def test_once_ends_where_no_relay_would_ever_come() -> None:
+    """A worker that only has functions leaves mail to others."""
+    bench = Bench(once=True)
+    bench.allowances.closed = Closed(("default",))
+    async with running(bench.claimer.run()) as (loop,), bench.slots(2):
+        (await bench.claim()).answer([])
+        (await bench.claim()).answer([])
+        await loop
 
 
 # ---------------------------------------------------------------- suspects

@@ -15,7 +15,8 @@ from daemon.attempt import Interruptible, MailAttempt, Means, ask_mark, forbidde
 from daemon.core.errors import StoreRefused, StoreUnavailable
 from daemon.core.job import Job
 from daemon.core.message import Message, Unbuildable
-from daemon.core.outcome import Record, Release, standing
+from daemon.core.outcome import RELEASED_S, Record, Release, standing
+from daemon.core.rate import NoToken, Permit
 from daemon.core.settings import Mail, Settings
 from daemon.slots import DRAINING, LOST, Lease
 from daemon.store import Marked, MarkRequest
@@ -156,6 +157,7 @@ class Bench:
             payload=self._payload,
             compose=self._compose,
             recorder_sick=lambda: False,
+            permit=self._permit,
             ports=ports(self.clock),
         )
 
@@ -169,6 +171,9 @@ class Bench:
 
     async def _payload(self, _job: Job) -> str | None:
         return None
+
+    async def _permit(self, relay: str) -> NoToken:
+        raise AssertionError(relay)
 
     async def never(self, _job: Job, _payload: str) -> Message | Unbuildable:
         """Compose for ever."""
@@ -190,7 +195,6 @@ async def test_a_go_renews_the_trust_from_before_the_question(expires_in_s: floa
     bench = Bench(marked("go", expires_in_s=expires_in_s))
     lease = Lease(made(), 1_003.0)
     assert (await ask_mark(lease, bench.means, MarkRequest(lease.job, None, (ANN,)))) == marked("go", expires_in_s=expires_in_s)
-    assert lease.marked
     assert lease.until_mono == until_mono
     lease.extend(9_000.0)
     assert lease.until_mono == min(1_000.0 + expires_in_s, 9_000.0)
@@ -213,7 +217,7 @@ async def test_a_question_without_an_answer_is_no_go(error: Exception) -> None:
     answer = await ask_mark(lease, bench.means, MarkRequest(lease.job, None, (ANN,)))
     assert isinstance(answer, Release)
     assert answer.reason == "mark_unanswered"
-    assert (lease.marked, lease.until_mono) == (False, 1_003.0)
+    assert lease.until_mono == 1_003.0
 
 
 @pytest.mark.parametrize(
@@ -283,3 +287,43 @@ async def test_a_job_whose_lease_has_ended_is_handed_back_before_anything_else()
     release = await MailAttempt(bench.means)(clock_is_past)
     assert isinstance(release, Release)
     assert release.reason == "lease_untrusted"
+
+
+# ---------------------------------------------------------------- the permit
+
+
+@pytest.mark.parametrize(
+    ("answer", "kept", "wait_s"),
+    [
+        (Permit("slow", 1_009.0), Permit("slow", 1_009.0), 3.0),
+        (NoToken("slow", 7.0), Permit("slow", 0.0), 7.0),
+        (StoreUnavailable("away"), Permit("slow", 0.0), RELEASED_S),
+    ],
+    ids=["renewed", "none left", "no answer"],
+)
+async def test_a_renewed_permit_is_the_leases_and_without_one_the_job_goes_back(
+    answer: Permit | NoToken | Exception, kept: Permit, wait_s: float
+) -> None:
+    """A fresh connection after one that had aged needs no second token."""
+    bench = Bench()
+    lease = Lease(made(), 1_025.0, Permit("slow", 0.0))
+
+    async def permit(_relay: str) -> Permit | NoToken:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def compose(_job: Job, _payload: str) -> Message:
+        return Message(
+            "team@example.org", (ANN,), b"", "<1@example.org>", needs_smtputf8=False, subject="", from_domain="example.org"
+        )
+
+    async def check_out(_queue: str, _wanted: str | None, given: Permit, renew: Any, *, fresh: bool) -> NoToken:  # noqa: ANN401
+        assert (given, fresh) == (Permit("slow", 0.0), False)
+        found = await renew("slow")
+        return found if isinstance(found, NoToken) else NoToken("slow", 3.0)
+
+    relays: Any = SimpleNamespace(check_out=check_out)
+    attempt = MailAttempt(replace(bench.means, relays=relays, compose=compose, permit=permit))
+    assert await attempt(lease) == Release("no_token", wait_s, "slow")
+    assert lease.permit == kept

@@ -113,3 +113,91 @@ async def test_once_waits_for_tokens_and_then_ends(database: Database, start_dae
         daemon = await start_daemon(database, relay.port, "--once", relay=limited(rate_per_s=8.0, burst=2.6))
         assert await daemon.stopped() == 0
         assert len(relay.messages) == 6
+
+
+async def passed(database: Database, seconds: float, jobs: int) -> None:
+    """Wait until so many jobs have been held for so long."""
+    held = "SELECT count(*) FROM mailslot.jobs WHERE clock_timestamp() > leased_at + make_interval(secs => $1)"
+    while await database.fetchval(held, seconds) < jobs:
+        pass
+
+
+async def test_who_waits_too_long_for_its_connection_takes_another_token(database: Database, start_daemon: StartDaemon) -> None:
+    """Three jobs share one connection: the permits of two have expired when it comes free, and neither is given back for it."""
+    async with ScriptedRelay() as relay:
+        slow = limited(rate_per_s=1.0, burst=8.0, connections=1)
+        daemon = await start_daemon(database, relay.port, relay=slow, worker={"concurrency": 3})
+        await daemon.wait_ready()
+        relay.hold("dot")
+        await enqueue(database, 3)
+        await passed(database, 1.1, 3)
+        relay.release("dot")
+        assert await settled(database, 3) == {("sent", 1)}
+        assert not daemon.events("job.released")
+        assert len(daemon.events("job.claimed")) == 3
+
+
+async def test_jobs_that_were_held_up_dont_all_leave_at_once(database: Database, start_daemon: StartDaemon) -> None:
+    """Each of them had a token when it was claimed; from the moment at which they may go on the burst and the rate hold anew."""
+    async with ScriptedRelay() as relay:
+        arrivals = Arrivals(relay)
+        slots = {"relay": limited(connections=1), "worker": {"concurrency": 12}}
+        daemons = [await start_daemon(database, relay.port, **slots) for _ in range(2)]
+        for daemon in daemons:
+            await daemon.wait_ready()
+        relay.hold("dot")
+        await enqueue(database, JOBS)
+        await passed(database, 0.5, 24)
+        before = len(arrivals.times)
+        begin = time.monotonic()
+        relay.release("dot")
+        await relay.events.wait(JOBS, "stored")
+        over = {number: number - BURST - PER_S * (at - begin) for number, at in enumerate(arrivals.times[before:], 1)}
+        assert {number: more for number, more in over.items() if more > 0} == {}
+        assert before == 2
+
+
+async def test_a_large_mail_that_is_late_takes_its_only_token_when_it_can_go(
+    database: Database, start_daemon: StartDaemon
+) -> None:
+    """A token that was taken with its claim would have expired, and the next one comes in an hour."""
+    async with ScriptedRelay() as relay:
+        scarce = limited(rate_per_s=0.0003, burst=1.1)
+        daemon = await start_daemon(database, relay.port, relay=scarce)
+        await daemon.wait_ready()
+        relay.hold("greeting")
+        mail = json.dumps({"to": ["maya@example.org"], "subject": "All of it", "text": "Come at eight. " * 20_000})
+        await database.fetch("SELECT mailslot.enqueue(payload => $1)", mail)
+        await passed(database, 1.1, 1)
+        relay.release("greeting")
+        assert await settled(database, 1) == {("sent", 1)}
+        assert not daemon.events("job.released")
+
+
+async def test_a_late_mail_waits_for_a_token_that_comes_soon(database: Database, start_daemon: StartDaemon) -> None:
+    """Given back it would be late again, and burn one token after the other for ever."""
+    async with ScriptedRelay() as relay:
+        daemon = await start_daemon(database, relay.port, relay=limited(rate_per_s=0.5, burst=0.0))
+        await daemon.wait_ready()
+        relay.hold("greeting")
+        await enqueue(database)
+        await passed(database, 0.6, 1)
+        relay.release("greeting")
+        assert await settled(database, 1) == {("sent", 1)}
+        assert not daemon.events("job.released")
+
+
+async def test_a_late_mail_is_given_back_if_the_next_token_is_far(database: Database, start_daemon: StartDaemon) -> None:
+    """For as long as it takes, its attempt unused, and the relay has seen no mail."""
+    async with ScriptedRelay() as relay:
+        daemon = await start_daemon(database, relay.port, relay=limited(rate_per_s=0.01, burst=1.01))
+        await daemon.wait_ready()
+        relay.hold("greeting")
+        (job,) = await enqueue(database)
+        await passed(database, 0.6, 1)
+        relay.release("greeting")
+        released = await daemon.event("job.released", job_id=job)
+        assert (released["reason"], released["relay"], released["attempt"]) == ("no_token", "relay", 1)
+        assert 90 < released["retry_in_s"] < 100
+        assert await database.fetchval("SELECT attempt FROM mailslot.jobs") == 0
+        assert not relay.events.of("command", stage="mail")

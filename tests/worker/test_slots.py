@@ -63,7 +63,7 @@ def test_past_the_dot_giving_up_changes_nothing(reason: str) -> None:
 def test_a_lease_begins_before_everything() -> None:
     """At the first stage, unmarked, wanted, and nobody's to interrupt."""
     lease = Lease(made(), 100.0)
-    assert (lease.stage, lease.marked, lease.given_up, lease.recording, lease.rearm) == (Stage.BUILD, False, None, False, None)
+    assert (lease.stage, lease.past_dot, lease.given_up, lease.recording, lease.rearm) == (Stage.BUILD, False, None, False, None)
     lease.extend(101.0)
 
 
