@@ -6,7 +6,7 @@ A report says what happened, raw; `verdicts` decides what it means. Stages are R
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
@@ -78,6 +78,8 @@ class Report:
     answer: Reply | Fault
     reused: bool = False
     """Whether the connection had carried a transaction before: then a fault may be its age's, not ours."""
+    detail: str = field(default="", compare=False)
+    """What the system or OpenSSL said about a fault, for the log: which host name, which authority, which port."""
 
 
 _ANY_LINE_END: Final = re.compile(rb"\r\n|\r|\n")

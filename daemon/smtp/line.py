@@ -154,7 +154,7 @@ class Line:
         if too_fast and self.pool.live and decision.verdict is not Verdict.PAUSE:  # no pace is slow enough for a pause
             self._slow_down(decision.reason)
         elif self.breaker.not_opened(decision):
-            self._closed()
+            self._closed(report.detail)
 
     def _slow_down(self, reason: str) -> None:
         if self.pool.slow_down():
@@ -165,11 +165,12 @@ class Line:
         self._news.set()
         self._news.clear()
 
-    def _closed(self) -> None:
+    def _closed(self, detail: str = "") -> None:
         """Announce that the access has changed for the worse; what is idle may be as bad as what failed."""
         breaker = self.breaker
         self.pool.clear()
         self._woken.set()
+        said = {"error.message": detail} if detail else {}
         event, write = ("relay.paused", log.error) if breaker.access is Access.PAUSED else ("relay.lost", log.warning)
-        write(event, relay=self.relay.name, reason=breaker.reason, retry_in_s=round(breaker.retry_in_s, 1))
+        write(event, relay=self.relay.name, reason=breaker.reason, retry_in_s=round(breaker.retry_in_s, 1), **said)
         self._on_change()

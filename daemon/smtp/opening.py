@@ -25,7 +25,7 @@ import aiosmtplib
 
 from daemon.core import settings
 from daemon.core.errors import ConfigError
-from daemon.core.reply import reply_of
+from daemon.core.reply import clean, reply_of
 from daemon.core.smtp import Fault, Reply, Report, Stage
 from daemon.smtp.connection import Connection
 from daemon.smtp.wire import Wire
@@ -89,6 +89,7 @@ class _Opening:
     def __init__(self, relay: settings.Relay, tls: ssl.SSLContext | None, ehlo_name: str) -> None:
         self._relay = relay
         self._stage = Stage.CONNECT
+        self._detail = ""
         self._transport: asyncio.BaseTransport | None = None
         self._client = _Client(
             hostname=relay.host,
@@ -108,7 +109,7 @@ class _Opening:
         finally:
             if not isinstance(opened, Connection):
                 self._drop()
-        return opened if isinstance(opened, Connection) else Report(self._relay.name, self._stage, opened)
+        return opened if isinstance(opened, Connection) else Report(self._relay.name, self._stage, opened, detail=self._detail)
 
     async def _within_limit(self) -> Reply | Fault | None:
         try:
@@ -126,6 +127,7 @@ class _Opening:
         except aiosmtplib.SMTPResponseException as error:
             return Fault.GARBAGE if error.code < 0 else reply_of(error.code, error.message.split("\n"))
         except (OSError, UnicodeError) as error:
+            self._detail = clean(str(error))
             return _network_fault(error)
 
     async def _connect(self) -> Fault | None:
@@ -140,6 +142,7 @@ class _Opening:
                 self._stage = Stage.GREETING
             elif isinstance(cause, ssl.SSLError):
                 self._stage = Stage.TLS
+            self._detail = clean(str(cause))
             return _network_fault(cause)
         self._transport = self._client.transport
         await self._greet()

@@ -175,13 +175,16 @@ async def test_certificate_for_another_name_is_refused(tls: Tls, authority: Auth
     async with ScriptedRelay({"ehlo": ["STARTTLS"]}, tls=shown, implicit_tls=tls is Tls.IMPLICIT) as server:
         report = await failed(server, tls=tls, ca_file=authority.ca_file, **LOGIN)
         assert report == Report("relay", Stage.TLS, Fault.TLS_FAILED)
+        assert "other.example.net" in report.detail or "Hostname mismatch" in report.detail
         assert (server.log_ins, server.events.of("command", stage="mail")) == (0, [])
 
 
 async def test_certificate_of_an_unknown_authority_is_refused(authority: Authority) -> None:
     """Without `ca_file` only the system's authorities count."""
     async with ScriptedRelay({}, tls=authority.server(), implicit_tls=True) as server:
-        assert await failed(server, tls=Tls.IMPLICIT) == Report("relay", Stage.TLS, Fault.TLS_FAILED)
+        report = await failed(server, tls=Tls.IMPLICIT)
+        assert report == Report("relay", Stage.TLS, Fault.TLS_FAILED)
+        assert "issuer" in report.detail or "self" in report.detail
 
 
 async def test_stripped_starttls_is_no_way_to_clear_text() -> None:
