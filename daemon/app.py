@@ -21,13 +21,14 @@ import structlog
 
 from daemon import __version__, boot, handlers, logs, parts
 from daemon.allowance import Allowances
-from daemon.attempt import MailAttempt, Means
+from daemon.attempt import MailAttempt
 from daemon.batch import Batch
 from daemon.claimer import Claimer
 from daemon.composer import Composer
 from daemon.core.rules import table
 from daemon.core.settings import Problem, Settings
 from daemon.drain import Drain
+from daemon.fence import Means
 from daemon.heartbeat import Heartbeat
 from daemon.notify import Notifier
 from daemon.ports import Ports

@@ -16,13 +16,10 @@ From the dot on nothing interrupts, because only the answer tells.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from types import TracebackType
 
 import structlog
 
@@ -37,7 +34,6 @@ from daemon.core.outcome import (
     Entry,
     Exchange,
     Release,
-    by_evidence,
     given_up,
     known,
     marked,
@@ -48,90 +44,19 @@ from daemon.core.outcome import (
 from daemon.core.rate import NoToken, Permit
 from daemon.core.retry import backoff_s, dropped_s
 from daemon.core.rules import table
-from daemon.core.settings import Settings
 from daemon.core.smtp import Fault, Report, Stage
-from daemon.core.trust import TrustWindow
 from daemon.core.verdicts import Decision, Verdict, decide, stale
-from daemon.ports import Ports
-from daemon.slots import DRAINING, LOST, Lease
+from daemon.fence import Interruptible, Means, ask_mark, forbidden, handed_back, instead_of_go, payload_of
+from daemon.slots import Lease
 from daemon.smtp.commands import Notify
 from daemon.smtp.connection import Connection
 from daemon.smtp.drops import Drops
-from daemon.smtp.relays import Relays
-from daemon.store import Marked, MarkRequest
+from daemon.store import MarkRequest
 
 RELAY_UNKNOWN_S = 60.0
 """How long a job waits that asks for a relay which doesn't serve its queue here; another worker's configuration may have it."""
-PAYLOAD_UNREAD_S = 30.0
-"""How long a job rests whose payload couldn't be fetched in time."""
-BUSY_PAUSE_S = 0.05
-"""Between two questions for a mark while another transaction holds the row."""
 
 log = structlog.get_logger("mailslot.attempt")
-
-
-class Interruptible:
-    """Runs a block only while the lease is trusted and wanted; raises TimeoutError out of it otherwise.
-
-    The timer runs on the loop's clock, which stops while the machine sleeps, so it is a convenience. Safety rests on
-    `forbidden`, which reads the boot clock.
-    """
-
-    def __init__(self, lease: Lease, boottime_s: Callable[[], float]) -> None:
-        self._lease = lease
-        self._boottime_s = boottime_s
-        self._timeout = asyncio.timeout(None)
-
-    async def __aenter__(self) -> None:
-        await self._timeout.__aenter__()
-        self._lease.rearm = self._rearm
-        self._rearm()
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._lease.rearm = None
-        await self._timeout.__aexit__(kind, error, trace)
-
-    def expired(self) -> bool:
-        """Whether it was this that interrupted the block."""
-        return self._timeout.expired()
-
-    def _rearm(self) -> None:
-        lease = self._lease
-        if lease.answer_by_mono is not None:
-            left_s = lease.answer_by_mono - self._boottime_s()
-        else:
-            left_s = 0.0 if lease.given_up else lease.until_mono - self._boottime_s()
-        with suppress(RuntimeError):  # it has fired already
-            self._timeout.reschedule(asyncio.get_running_loop().time() + left_s)
-
-
-def forbidden(lease: Lease, boottime_s: Callable[[], float], *, sick: bool) -> str | None:
-    """Return why what can't be taken back must not be begun now, or None. Called in the same step that begins it."""
-    if lease.given_up:
-        return lease.given_up
-    if boottime_s() >= lease.until_mono:
-        return "lease_untrusted"
-    return "outcomes_unrecordable" if sick else None
-
-
-@dataclass(frozen=True, slots=True)
-class Means:
-    """What an attempt works with; the ports of the simulation."""
-
-    settings: Settings
-    relays: Relays
-    mark: Callable[[MarkRequest], Awaitable[Marked]]
-    payload: Callable[[Job], Awaitable[str | None]]
-    compose: Callable[[Job, str], Awaitable[Message | Unbuildable]]
-    recorder_sick: Callable[[], bool]
-    permit: Callable[[str], Awaitable[Permit | NoToken]]
-    """Takes a token of a relay that has a rate, for a job whose own has expired."""
-    ports: Ports
-
-    @property
-    def trust(self) -> TrustWindow:
-        """The arithmetic of the leases."""
-        return TrustWindow(self.settings.lease.duration_s, self.settings.lease.margin_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +86,14 @@ class MailAttempt:
 
     async def __call__(self, lease: Lease) -> Conclusion:
         """Try once to send the job. Cancelling is safe before the dot; past it the answer would be lost, so nobody does."""
+        scope = Interruptible(lease, self._means.ports.boottime_s)
         try:
-            async with Interruptible(lease, self._means.ports.boottime_s):
+            async with scope:
                 ready = await self._prepared(lease)
         except TimeoutError:
-            return Release(lease.given_up or "lease_untrusted", 0.0 if lease.given_up == DRAINING else RELEASED_S)
+            if not scope.expired():
+                raise
+            return handed_back(lease.given_up)
         return await self._dot(lease, ready) if isinstance(ready, Ready) else ready
 
     async def _prepared(self, lease: Lease) -> Ready | Conclusion:
@@ -268,7 +196,7 @@ class MailAttempt:
         reason = forbidden(lease, means.ports.boottime_s, sick=means.recorder_sick())
         if reason is not None:
             connection.abort()
-            return Release(reason, 0.0 if reason == DRAINING else RELEASED_S, connection.relay)
+            return handed_back(reason, connection.relay)
         if not connection.write_dot():  # something has come that the loop hasn't read yet: a reply, or the end
             early = await connection.drained() or Fault.CLOSED
             connection.abort()
@@ -309,53 +237,3 @@ class MailAttempt:
 
     def _decide(self, report: Report) -> Decision:
         return decide(report, configured_sender=bool(self._means.settings.mail.envelope_from), rules=self._rules)
-
-
-async def payload_of(job: Job, means: Means) -> str | Conclusion:
-    """Return the payload, fetched on its own if it was too large to travel with the claim; or why there is none.
-
-    One slow or enormous row costs its own slot only: a claim that had to carry it would time out for everybody.
-    """
-    if job.payload_bytes > means.settings.mail.max_payload_bytes:
-        return given_up(job, known(job), "dead", "payload_too_large", f"{job.payload_bytes} bytes")
-    if job.payload is not None:
-        return job.payload
-    try:
-        return await means.payload(job) or Release(LOST)
-    except (StoreUnavailable, StoreRefused):
-        return Release("payload_unread", PAYLOAD_UNREAD_S)
-
-
-async def ask_mark(lease: Lease, means: Means, request: MarkRequest) -> Marked | Release:
-    """Ask for the mark until there is a decision; a go moves the lease's trust window. A failed question is no go."""
-    while True:
-        asked_mono = means.ports.boottime_s()
-        try:
-            decision = await means.mark(request)
-        except (StoreUnavailable, StoreRefused):
-            return Release("mark_unanswered", RELEASED_S)
-        if decision.verdict == "go":
-            lease.extend(means.trust.until(asked_mono))
-            lease.expire(asked_mono + decision.expires_in_s)
-            return decision
-        if decision.verdict != "busy":
-            return decision
-        await asyncio.sleep(BUSY_PAUSE_S)
-
-
-def instead_of_go(lease: Lease, entries: Entries, decision: Marked | Release) -> Conclusion | None:
-    """Return the job's conclusion where the mark said anything but go; None for go."""
-    if isinstance(decision, Release):
-        return decision
-    match decision.verdict:
-        case "go":
-            return None
-        case "evidence":
-            log.warning("job.evidence_found", job_id=lease.job.id, recipients=len(decision.accepted))
-            return by_evidence(lease.job, entries, decision.accepted)
-        case "cancelled":
-            return given_up(lease.job, entries, "cancelled", "cancelled")
-        case "expired":
-            return given_up(lease.job, entries, "dead", "expired")
-        case _:
-            return Release(LOST)

@@ -22,15 +22,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
-from daemon.attempt import Interruptible, Means, ask_mark, forbidden, instead_of_go, payload_of
 from daemon.core.errors import ConfigError
 from daemon.core.outcome import (
     EVERYBODY,
-    RELEASED_S,
     Answer,
     Conclusion,
     Exchange,
-    Release,
     remaining,
     settle,
     standing,
@@ -39,7 +36,8 @@ from daemon.core.retry import backoff_s
 from daemon.core.settings import Problem
 from daemon.core.smtp import Stage
 from daemon.core.verdicts import Decision, Scope, Verdict
-from daemon.slots import DRAINING, Lease
+from daemon.fence import Interruptible, Means, ask_mark, forbidden, handed_back, instead_of_go, payload_of
+from daemon.slots import Lease
 from daemon.store import MarkRequest
 
 Function = Callable[["HandedJob"], Awaitable[None]]
@@ -164,7 +162,7 @@ class FunctionAttempt:
             return instead
         reason = forbidden(lease, means.ports.boottime_s, sick=means.recorder_sick())
         if reason is not None:
-            return Release(reason, RELEASED_S)
+            return handed_back(reason)
         lease.begin(means.ports.boottime_s() + means.settings.worker.function_timeout_s)
         lease.hang_up = partial(lease.begin, means.ports.boottime_s())
         return None
@@ -172,7 +170,7 @@ class FunctionAttempt:
     def _interrupted(self, lease: Lease) -> Conclusion:
         if lease.past_dot:
             return self._settled(lease, Verdict.DOUBT, "timeout")
-        return Release(lease.given_up or "lease_untrusted", 0.0 if lease.given_up == DRAINING else RELEASED_S)
+        return handed_back(lease.given_up)
 
     def _settled(self, lease: Lease, verdict: Verdict, reason: str, wait_s: float | None = None) -> Conclusion:
         settings, job = self._means.settings, lease.job

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 
 import structlog
 
-from daemon.attempt import Means
 from daemon.claimer import Claimed, Claimer
 from daemon.core.outcome import Conclusion, Record, Release, broken
 from daemon.core.retry import backoff_s
+from daemon.fence import Means
 from daemon.handlers import Attempt
 from daemon.recorder import Recorder
 from daemon.slots import Held, Lease

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from daemon.attempt import Interruptible, MailAttempt, Means, ask_mark, forbidden, instead_of_go
+from daemon.attempt import MailAttempt
 from daemon.core.errors import StoreRefused, StoreUnavailable
 from daemon.core.job import Job
 from daemon.core.message import Message, Unbuildable
 from daemon.core.outcome import RELEASED_S, Record, Release, standing
 from daemon.core.rate import NoToken, Permit
 from daemon.core.settings import Mail, Settings
+from daemon.fence import Interruptible, Means, ask_mark, forbidden, instead_of_go
 from daemon.slots import DRAINING, LOST, Lease
 from daemon.store import Marked, MarkRequest
 from tests.worker.fakes import Clock, made, ports, running, turns
