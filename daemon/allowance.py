@@ -51,6 +51,10 @@ class Allowance:
     """Relay -> what is left of its tokens; relays without a limit aren't there."""
     ways: dict[str, str] = field(default_factory=dict)
     """Queue -> the relay that its mail goes to now."""
+    taken: dict[str, int] = field(default_factory=dict)
+    """Relay -> how many tokens there were."""
+    asked_mono: float = 0.0
+    """The boot-clock second before they were taken."""
 
     def permit(self, job: Job) -> Permit | None:
         """Return the token for a job that was claimed, None if it needs none.
@@ -89,7 +93,8 @@ class Allowances:
 
         Raises StoreUnavailable or StoreRefused where there is a limit and the database doesn't answer.
         """
-        permits, wait_s = await self._permits(min(wanted, self._hope))
+        asked_mono = self._boottime_s()
+        permits, wait_s = await self._permits(min(wanted, self._hope), asked_mono)
         ready = [name for name in self._relays.usable_names if permits.get(name, True)]
         ways = {queue: self._relays.way(queue) for queue in self._queues}
         waiting = tuple(queue for queue, way in ways.items() if way not in ready)
@@ -101,17 +106,26 @@ class Allowances:
             wait_s=wait_s,
             waits=any(self._relays.serving(queue) for queue in waiting),
             permits=permits,
+            taken={name: len(tokens) for name, tokens in permits.items()},
+            asked_mono=asked_mono,
             ways={queue: way for queue, way in ways.items() if way is not None},
         )
 
     async def settle(self, allowance: Allowance, claimed: int) -> None:
-        """Put back the tokens that a claim of so many jobs didn't need."""
+        """Put back the tokens that a claim of so many jobs didn't need.
+
+        Less what has flowed into the bucket since they were taken: had they stayed there, a full bucket would have had no room
+        for that, and whoever took it meanwhile would be given it twice.
+        """
         self._hope = max(1, 2 * claimed)
-        left = [
-            Wish(name, rate, -len(tokens)) for name, rate in self._relays.rates.items() if (tokens := allowance.permits.get(name))
-        ]
-        if left:
-            await self._take(left)
+        held_s = self._boottime_s() - allowance.asked_mono
+        left = {
+            name: min(len(tokens), allowance.taken[name] - self._relays.rates[name].per_s * held_s)
+            for name, tokens in allowance.permits.items()
+        }
+        wishes = [Wish(name, self._relays.rates[name], -tokens) for name, tokens in left.items() if tokens > 0]
+        if wishes:
+            await self._take(wishes)
 
     async def renew(self, relay: str) -> Permit | NoToken:
         """Take one token for a message that is ready to begin, if need be after a short wait; cancelling may lose the token.
@@ -133,12 +147,11 @@ class Allowances:
             finally:
                 self._awaited.remove(relay)
 
-    async def _permits(self, tokens: int) -> tuple[dict[str, list[Permit]], float | None]:
+    async def _permits(self, tokens: int, asked_mono: float) -> tuple[dict[str, list[Permit]], float | None]:
         usable = self._relays.usable_names & self._serving
         wishes = [Wish(name, rate, tokens) for name, rate in self._relays.rates.items() if name in usable]
         if not wishes:
             return {}, None
-        asked_mono = self._boottime_s()
         good_s = {wish.relay: wish.rate.good_s for wish in wishes}
         found = await self._take(wishes)
         permits = {each.relay: [Permit(each.relay, asked_mono + good_s[each.relay])] * each.taken for each in found}

@@ -68,7 +68,7 @@ class Wish:
 
     relay: str
     rate: Rate
-    tokens: int
+    tokens: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,17 +24,17 @@ class Bench:
     def __init__(self, *relays: Relay, queues: Sequence[str] = ("default",), mail_only: bool = True, **tokens: int) -> None:
         self.clock = Clock(100.0)
         self.relays = Relays(relays, boottime_s=self.clock, chance=lambda: 0.5)
-        self.tokens = tokens
+        self.tokens: dict[str, float] = dict(tokens)
         self.wait_s = 7.0
         self.trip_s = 0.0
-        self.asked: list[tuple[str, int]] = []
+        self.asked: list[tuple[str, float]] = []
         self.allowances = Allowances(self.relays, queues, self.take, self.clock, mail_only=mail_only)
 
     async def take(self, wishes: Sequence[Wish]) -> list[Taken]:
         """Answer as the statement does; a bucket without tokens has one again in 7 s or as set."""
         self.clock.pass_s(self.trip_s)
         self.asked += [(wish.relay, wish.tokens) for wish in wishes]
-        found = {wish.relay: max(0, min(wish.tokens, self.tokens[wish.relay])) for wish in wishes}
+        found = {wish.relay: max(0, int(min(wish.tokens, self.tokens[wish.relay]))) for wish in wishes}
         for wish in wishes:
             self.tokens[wish.relay] -= found[wish.relay] or min(0, wish.tokens)
         return [Taken(name, taken, 0.0 if self.tokens[name] else self.wait_s) for name, taken in found.items()]
@@ -154,6 +154,19 @@ async def test_a_mail_whose_payload_is_still_to_be_fetched_leaves_its_token_in_t
     assert bench.tokens == {"a": 1}
     assert await bench.allowances.renew("a") == Permit("a", 100.5)
     assert bench.tokens == {"a": 0}
+
+
+async def test_what_flowed_in_meanwhile_is_not_put_back() -> None:
+    """A bucket of 5 at 2 a second: after 1 s 3 of 5 unused tokens go back, after 3 s none; a used one stays used."""
+    for held_s, used, back in ((0.0, 0, 5.0), (1.0, 0, 3.0), (1.0, 4, 1.0), (2.5, 0, 0.0), (3.0, 0, 0.0)):
+        bench = Bench(relay("a", rate_per_s=2.0), a=5)
+        allowed = await bench.allow(5)
+        for _ in range(used):
+            allowed.permit(made())
+        bench.clock.pass_s(held_s)
+        bench.asked.clear()
+        await bench.allowances.settle(allowed, used)
+        assert bench.asked == ([("a", -back)] if back else [])
 
 
 async def test_who_finds_no_token_soon_is_given_back_for_as_long_as_it_takes() -> None:
