@@ -63,6 +63,7 @@ def run(settings: Settings, *, once: bool, problems: Sequence[Problem] = ()) -> 
 
 async def _run(settings: Settings, made_of: parts.Parts, *, once: bool) -> int:
     worker = Worker(settings, made_of, Ports(), once=once)
+    structlog.contextvars.bind_contextvars(owner=worker.identity.owner)  # tasks begun from here on say who speaks
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, worker.drain.request)
@@ -158,7 +159,6 @@ class Worker:
         worker = self.settings.worker
         log.info(
             "daemon.ready",
-            owner=self.identity.owner,
             version=__version__,
             concurrency=worker.concurrency,
             queues=worker.queues,

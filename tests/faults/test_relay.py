@@ -20,6 +20,7 @@ async def test_wrong_password_costs_one_try_a_pause_and_no_attempt(scene: Scene)
     await scene.all_finished()
     assert len(worker.events("relay.paused")) == 1
     assert "wrong" not in "".join(map(str, worker.lines))
+    assert len({line["owner"] for line in worker.lines}) == 1, "every line says which worker speaks"
     rows = [await scene.job(job_id) for job_id in jobs]
     assert {(row["outcome"], row["attempt"], row["crashes"]) for row in rows} == {("sent", 1, 0)}
     assert [await scene.copies(row["id"]) for row in rows] == [1] * 20
