@@ -28,8 +28,9 @@ from daemon.composer import Composer
 from daemon.core.rules import table
 from daemon.core.settings import Problem, Settings
 from daemon.drain import Drain
-from daemon.fence import Means
+from daemon.fence import Interrupts, Means
 from daemon.heartbeat import Heartbeat
+from daemon.loop import new_event_loop
 from daemon.notify import Notifier
 from daemon.ports import Ports
 from daemon.recorder import Recorder
@@ -56,7 +57,8 @@ def run(settings: Settings, *, once: bool, problems: Sequence[Problem] = ()) -> 
     logs.configure(settings.log, stream=sys.stdout)
     made_of = parts.load(settings, os.environ, problems)
     try:
-        return asyncio.run(_run(settings, made_of, once=once))
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            return runner.run(_run(settings, made_of, once=once))
     except BaseExceptionGroup as group:
         raise group.exceptions[0] from group
 
@@ -69,7 +71,6 @@ async def _run(settings: Settings, made_of: parts.Parts, *, once: bool) -> int:
         loop.add_signal_handler(number, worker.drain.request)
     loop.add_signal_handler(signal.SIGHUP, worker.library.reload)
     try:
-        await worker.store.open()
         return await worker.serve() if await worker.boot() else DRAINED
     finally:
         worker.relays.close()
@@ -129,6 +130,7 @@ class Worker:
         self.means = Means(
             settings,
             self.relays,
+            Interrupts(ports.boottime_s),
             mark=self.marks.ask,
             payload=self.store.payload,
             compose=composer,

@@ -46,7 +46,7 @@ from daemon.core.retry import backoff_s, dropped_s
 from daemon.core.rules import table
 from daemon.core.smtp import Fault, Report, Stage
 from daemon.core.verdicts import Decision, Verdict, decide, stale
-from daemon.fence import Interruptible, Means, ask_mark, forbidden, handed_back, instead_of_go, payload_of
+from daemon.fence import Means, ask_mark, forbidden, handed_back, instead_of_go, payload_of
 from daemon.slots import Lease
 from daemon.smtp.commands import Notify
 from daemon.smtp.connection import Connection
@@ -86,12 +86,12 @@ class MailAttempt:
 
     async def __call__(self, lease: Lease) -> Conclusion:
         """Try once to send the job. Cancelling is safe before the dot; past it the answer would be lost, so nobody does."""
-        scope = Interruptible(lease, self._means.ports.boottime_s)
+        block = self._means.interrupts.under(lease)
         try:
-            async with scope:
+            with block:
                 ready = await self._prepared(lease)
         except TimeoutError:
-            if not scope.expired():
+            if not block.interrupted:
                 raise
             return handed_back(lease.given_up)
         return await self._dot(lease, ready) if isinstance(ready, Ready) else ready

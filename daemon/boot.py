@@ -63,7 +63,7 @@ async def _answer(store: Store, ports: Ports, reconnect_max_s: float) -> Server:
         if failures == 0:
             log.warning("database.awaited", **{"error.message": "the server is read-only; waiting for the primary"})
         failures += 1
-        await store.expire()
+        store.expire()
         await asyncio.sleep(reconnect_s(failures, reconnect_max_s, ports.number()))
 
 

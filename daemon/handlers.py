@@ -114,16 +114,16 @@ class FunctionAttempt:
 
     async def __call__(self, lease: Lease) -> Conclusion:
         """Run the function once under the lease."""
-        scope = Interruptible(lease, self._means.ports.boottime_s)
+        block = self._means.interrupts.under(lease)
         try:
-            async with scope:
+            with block:
                 payload = await payload_of(lease.job, self._means)
                 if not isinstance(payload, str):
                     return payload
                 lease.stage = Stage.BODY
-                return await self._handled(scope, HandedJob(lease, json.loads(payload), self._fence))
+                return await self._handled(block, HandedJob(lease, json.loads(payload), self._fence))
         except TimeoutError:
-            if not scope.expired():
+            if not block.interrupted:
                 raise
             return self._interrupted(lease)
         except Later as later:
@@ -133,7 +133,7 @@ class FunctionAttempt:
         finally:
             lease.hang_up = None
 
-    async def _handled(self, scope: Interruptible, handed: HandedJob) -> Conclusion:
+    async def _handled(self, block: Interruptible, handed: HandedJob) -> Conclusion:
         """Run the function. What would end the slot or the process, but comes from the function, is an error like any other."""
         task = asyncio.current_task()
         cancels = task.cancelling() if task is not None else 0
@@ -142,14 +142,14 @@ class FunctionAttempt:
                 await handed.mark()
             await self._function(handed)
         except (MarkRefused, BaseExceptionGroup, asyncio.CancelledError, SystemExit, KeyboardInterrupt, GeneratorExit) as error:
-            ours = scope.expired() or (task is not None and task.cancelling() > cancels)
+            ours = block.interrupted or (task is not None and task.cancelling() > cancels)
             if ours and isinstance(error, asyncio.CancelledError):
                 raise
             if handed.refused is None:
                 raise RuntimeError(f"the function ended with {type(error).__name__}") from error
         finally:
             # Python 3.11's TaskGroup leaves a cancel behind in its parent when a child fails; the next job isn't to find it.
-            while task is not None and not scope.expired() and task.cancelling() > cancels:
+            while task is not None and not block.interrupted and task.cancelling() > cancels:
                 task.uncancel()
         return handed.refused or self._settled(handed.lease, Verdict.SENT, "done")
 

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import structlog
+from msgspec.structs import replace
 
+from daemon.batch import Gathering
 from daemon.core.errors import StoreRefused, StoreUnavailable
 from daemon.core.outcome import Record
 from daemon.core.retry import reconnect_s
@@ -26,7 +27,6 @@ UNANSWERED_S = 2.0
 """A record that takes longer than this counts as failing (PROTOCOL: no new dot while outcomes can't be recorded)."""
 BUSY_PAUSE_S = 0.05
 """Between two tries at a row that somebody else's open transaction has locked."""
-LARGEST = 500
 
 log = structlog.get_logger("mailslot.recorder")
 
@@ -40,8 +40,7 @@ class Recorder:
         self._store = store
         self._ports = ports
         self._reconnect_max_s = reconnect_max_s
-        self._waiting: list[Waiting] = []
-        self._filled = asyncio.Event()
+        self._gathering: Gathering[Ending, Written] = Gathering()
         self._failures = 0
         self._asked_mono: float | None = None
 
@@ -52,22 +51,15 @@ class Recorder:
 
     async def write(self, ending: Ending) -> Written:
         """Return what the row says, once it says it. Never raises for an outage; waits through it."""
-        future: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
-        self._waiting.append((ending, future))
-        self._filled.set()
-        return await future
+        return await self._gathering.add(ending)
 
     async def run(self) -> None:
         """Write batches, one at a time, for ever."""
         while True:
-            await self._filled.wait()
-            batch, self._waiting = self._waiting[:LARGEST], self._waiting[LARGEST:]
-            again = await self._put(batch)
-            self._waiting = again + self._waiting
+            again = await self._put(await self._gathering.batch())
+            self._gathering.put_back(again)
             if again:
                 await asyncio.sleep(self._pause_s())
-            elif not self._waiting:
-                self._filled.clear()
 
     def _pause_s(self) -> float:
         return reconnect_s(self._failures, self._reconnect_max_s, self._ports.number()) if self._failures else BUSY_PAUSE_S

@@ -1,8 +1,8 @@
 """What this process holds: the one piece of state that slots, heartbeat and drain share. No I/O.
 
 A lease is the time-bounded right to work a job. Three parties touch it: the slot that works the job moves its stage; the
-heartbeat extends it or says that it is lost; the drain asks for it back. Whoever changes it calls `rearm`, which the slot sets
-while it may still be interrupted, that is: before the dot.
+heartbeat extends it or says that it is lost; the drain asks for it back. What ends it earlier than was known calls `rearm`, which
+the slot sets while it may still be interrupted, that is: before the dot. What makes it longer is seen when that time has come.
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ class Lease:
     def extend(self, trusted_mono: float) -> None:
         """Believe in the lease for longer; an answer never shortens what an earlier one gave."""
         self._trusted_mono = max(self._trusted_mono, trusted_mono)
-        self._changed()
 
     def expire(self, expires_mono: float) -> None:
         """Begin nothing after this, however long the lease: the mark's answer knows when the job expires."""
         self._expires_mono = expires_mono
-        self._changed()
+        if expires_mono < self._trusted_mono:
+            self._changed()
 
     def begin(self, answer_by_mono: float) -> None:
         """Note that what can't be taken back begins now; from here on `give_up` changes nothing."""

@@ -11,21 +11,22 @@ and may be repeated) and StoreRefused when the answer was no. All may be cancell
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from uuid import UUID
 
 import asyncpg
+import msgspec
 
+from daemon.connections import Connections
 from daemon.core.errors import StoreUnavailable
 from daemon.core.job import Job
 from daemon.core.outcome import Record, Release
 from daemon.core.rate import Rate
 from daemon.core.settings import Settings
-from daemon.database import READ_ONLY, Connection, connect, statement, translated
+from daemon.database import READ_ONLY, connect, statement, translated
 from daemon.ports import Ports
 
 PRIORITIES = (0, 1, 2, 3)
@@ -36,9 +37,8 @@ SWEEP_LIMIT = 500
 INLINE_BYTES = 262_144
 """Payloads up to here travel with the claim; larger ones are fetched by their slot, so that a claim stays short."""
 PAYLOAD_TIMEOUT_S = 60.0
-RELEASE_TIMEOUT_S = 2.0
 IDLE_S = 60.0
-"""A pooled connection that nobody needed for so long is closed."""
+"""A connection that nobody needed for so long is closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +105,7 @@ class Server:
     schema_exists: bool
 
 
-@dataclass(frozen=True, slots=True)
-class MarkRequest:
+class MarkRequest(msgspec.Struct, frozen=True):
     """Asks to mark a job: its lease, the recipients as they will stand, and those that the dot would cover."""
 
     job: Job
@@ -114,8 +113,7 @@ class MarkRequest:
     sending: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Marked:
+class Marked(msgspec.Struct, frozen=True):
     """The mark's decision: go, evidence (for `accepted`), cancelled, expired, busy or lost."""
 
     verdict: str
@@ -123,16 +121,14 @@ class Marked:
     expires_in_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(msgspec.Struct, frozen=True):
     """A conclusion on its way to the row: under this job's token."""
 
     job: Job
     conclusion: Record | Release
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(msgspec.Struct, frozen=True):
     """What a record or release did: done, busy or lost, and the outcome that the row has now (None: ready again)."""
 
     state: str
@@ -148,47 +144,29 @@ class Swept:
     outcome: str | None
 
 
-async def _no_reset(_connection: object) -> None:
-    """Leave a returned connection as it is: our statements change nothing in a session, and a reset costs a round trip."""
-
-
 class Store:
-    """The pool and the statements."""
+    """The statements, and the connections that they share. Made inside the event loop."""
 
     def __init__(self, settings: Settings, owner: str, ports: Ports) -> None:
         self._settings = settings
         self._owner = owner
         self._ports = ports
-        self._pool: asyncpg.Pool | None = None
+        database, name = settings.database, f"mailslot {owner}"
+        self._connections = Connections(
+            partial(connect, database, application_name=name), limit=database.pool_size, idle_s=IDLE_S, clock=ports.boottime_s
+        )
         self._reading = asyncio.Lock()
         """One large payload at a time: the other connections are for marks and outcomes."""
         self._settled_at_mono = ports.boottime_s() + settings.lease.takeover_grace_s
         self._levels = [(queue, priority) for queue in settings.worker.queues for priority in PRIORITIES]
 
-    async def open(self) -> None:
-        """Make the pool; connects to nothing yet."""
-        database, name = self._settings.database, f"mailslot {self._owner}"
-
-        async def connect_ours(*_: object, **__: object) -> Connection:
-            return await connect(database, application_name=name)
-
-        self._pool = await asyncpg.create_pool(
-            connect=connect_ours,
-            min_size=0,
-            max_size=database.pool_size,
-            max_inactive_connection_lifetime=IDLE_S,
-            reset=_no_reset,
-        )
-
     def close(self) -> None:
         """Drop all connections at once; what was committed is committed."""
-        if self._pool is not None:
-            self._pool.terminate()
+        self._connections.close()
 
-    async def expire(self) -> None:
+    def expire(self) -> None:
         """Connect anew from now on: the server isn't the one we want."""
-        if self._pool is not None:
-            await self._pool.expire_connections()
+        self._connections.expire()
 
     def trouble(self) -> None:
         """Note that the database was away: from now on nobody is taken over until the grace has passed."""
@@ -236,7 +214,7 @@ class Store:
             lease.max_crashes,
             closed.relays,
         )
-        return [Job(**row) for row in rows]
+        return [Job(*row) for row in rows]
 
     async def take(self, wishes: Sequence[Wish]) -> list[Taken]:
         """Take tokens from the relays' buckets, or put some back; one answer for each wish, in no order. Never waits for tokens.
@@ -269,7 +247,7 @@ class Store:
             [request.job.id for request in requests],
             [request.job.token for request in requests],
             [request.recipients for request in requests],
-            [json.dumps(request.sending) for request in requests],
+            [_json(request.sending) for request in requests],
             self._settings.lease.duration_s,
         )
         found = {row["token"]: Marked(row["verdict"], tuple(row["accepted"] or ()), row["expires_in_s"] or 0.0) for row in rows}
@@ -294,7 +272,7 @@ class Store:
             [record.assumed for record in records],
             [record.stage for record in records],
             [record.verdict for record in records],
-            [json.dumps(record.accepted) if record.accepted else None for record in records],
+            [_json(record.accepted) if record.accepted else None for record in records],
         )
         return _answers(rows, jobs)
 
@@ -358,11 +336,10 @@ class Store:
         return bool(row["due"])
 
     async def _fetch(self, name: str, *args: object, timeout_s: float | None = None) -> list[asyncpg.Record]:
-        if self._pool is None:
-            raise StoreUnavailable(f"{name}: the store isn't open")
+        connections = self._connections
         try:
             with translated(name):
-                connection = await self._pool.acquire(timeout=self._settings.database.connect_timeout_s)
+                connection = await connections.take(self._settings.database.connect_timeout_s)
                 answered = False
                 try:
                     rows: list[asyncpg.Record] = await connection.fetch(statement(name), *args, timeout=timeout_s)
@@ -370,17 +347,18 @@ class Store:
                 except asyncpg.PostgresError as error:
                     answered = error.sqlstate is not None and error.sqlstate[:2] not in {"08", "57"}
                     if error.sqlstate == READ_ONLY or not answered:
-                        await self._pool.expire_connections()
+                        connections.expire()
                     raise
                 finally:
-                    with suppress(asyncpg.InterfaceError):  # a connection that was lost has left the pool by itself
-                        if not answered:
-                            connection.terminate()
-                        await self._pool.release(connection, timeout=RELEASE_TIMEOUT_S)
+                    connections.give_back(connection, sound=answered)
         except StoreUnavailable:
             self.trouble()
             raise
         return rows
+
+
+def _json(addresses: Sequence[str]) -> str:
+    return msgspec.json.encode(addresses).decode()
 
 
 def _columns(levels: Sequence[Level]) -> tuple[list[str], list[int], list[datetime], list[int]]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class Job:
+
+class Job(msgspec.Struct, frozen=True):
     """One claimed row: one message to one envelope, under one lease."""
 
     id: int

@@ -17,9 +17,9 @@ for certain under the row's lock.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 
 import msgspec
+from msgspec.structs import force_setattr, replace
 
 from daemon.core.job import Job
 from daemon.core.reply import clean
@@ -36,7 +36,9 @@ RELEASED_S = 1.0
 
 def storable(text: str | None, length: int) -> str | None:
     """Return the text as a column can hold it: without controls, in UTF-8, cut to `length` characters."""
-    return None if text is None else clean(text)[:length]
+    if text is None or (len(text) <= length and text.isascii() and text.isprintable()):
+        return text
+    return clean(text)[:length]
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -54,8 +56,7 @@ Entries = Mapping[str, Entry]
 _decoder = msgspec.json.Decoder(dict[str, Entry])
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(msgspec.Struct, frozen=True):
     """An outcome (or back to ready with a delay) that is written under the job's token. Field by field: `sql/record.sql`."""
 
     verdict: str
@@ -72,12 +73,11 @@ class Record:
 
     def __post_init__(self) -> None:
         """Cut and clean what others wrote, so that the row can hold it."""
-        object.__setattr__(self, "reason", storable(self.reason, REASON_LENGTH))
-        object.__setattr__(self, "reply", storable(self.reply, REPLY_LENGTH))
+        force_setattr(self, "reason", storable(self.reason, REASON_LENGTH))
+        force_setattr(self, "reply", storable(self.reply, REPLY_LENGTH))
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(msgspec.Struct, frozen=True):
     """The job goes back unharmed, its attempt given back: nothing was sent, nothing was learnt about the message."""
 
     reason: str
@@ -87,23 +87,21 @@ class Release:
 
     def __post_init__(self) -> None:
         """Cut and clean what others wrote, so that the row can hold it."""
-        object.__setattr__(self, "reason", storable(self.reason, REASON_LENGTH))
-        object.__setattr__(self, "reply", storable(self.reply, REPLY_LENGTH))
+        force_setattr(self, "reason", storable(self.reason, REASON_LENGTH))
+        force_setattr(self, "reply", storable(self.reply, REPLY_LENGTH))
 
 
 Conclusion = Record | Release
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """What was decided for one recipient, and the reply that decided it."""
 
     decision: Decision
     reply: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(msgspec.Struct, frozen=True):
     """What an attempt got for whom, and how far it came."""
 
     stage: Stage
@@ -133,7 +131,7 @@ def replace_verdict(entry: Entry, verdict: str, reply: str | None = None) -> Ent
 
 def remaining(entries: Entries) -> tuple[str, ...]:
     """Return the recipients that are still to be sent to."""
-    return tuple(address for address, entry in entries.items() if entry.verdict == "later")
+    return tuple([address for address, entry in entries.items() if entry.verdict == "later"])
 
 
 def written(entries: Entries, doubts: int) -> str | None:
@@ -185,7 +183,7 @@ def settle(
         relay=exchange.relay,
         reply=exchange.last.reply,
         stage=exchange.stage,
-        accepted=tuple(a for a, answer in exchange.answers.items() if answer.decision.verdict is Verdict.SENT),
+        accepted=tuple([a for a, answer in exchange.answers.items() if answer.decision.verdict is Verdict.SENT]),
     )
     return _finished(job, record, after, used_up=job.attempt >= job.max_attempts)
 

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Final
 
 from daemon.core import settings
-from daemon.core.verdicts import ANY, GREYLISTED, PROVIDERS, RCPT, RULES, TRANSACTION, Meaning, Rule, Scope, Verdict
+from daemon.core.verdicts import ANY, GREYLISTED, PROVIDERS, RCPT, RULES, TRANSACTION, Meaning, Rule, Scope, Table, Verdict
 
 
 class Origin(StrEnum):
@@ -31,13 +31,13 @@ CONFIGURED: Final = "config."
 _PROVIDER_NAMES: Final = frozenset(rule.name for rule in PROVIDERS)
 
 
-def table(configured: Sequence[settings.Rule], retry: settings.Retry) -> tuple[Rule, ...]:
+def table(configured: Sequence[settings.Rule], retry: settings.Retry) -> Table:
     """Return the whole table for a configuration: the operator's rules, then the built-in ones with its wait for greylists."""
     built_in = (
         replace(rule, meaning=replace(rule.meaning, wait_s=retry.greylist_s)) if rule.meaning.reason == GREYLISTED else rule
         for rule in RULES
     )
-    return (*(_configured(rule) for rule in configured), *built_in)
+    return Table((*(_configured(rule) for rule in configured), *built_in))
 
 
 def origin(rule: str) -> Origin:

@@ -27,10 +27,12 @@ Sources: RFC 5321 4.2 to 4.5, RFC 3463, RFC 4954 6, RFC 3207 4, RFC 1870; the pr
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+import msgspec
 
 from daemon.core import settings
 from daemon.core.reply import wait_hint_s
@@ -62,8 +64,7 @@ class Scope(StrEnum):
     RELAY = "relay"
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     """What a report means."""
 
     verdict: Verdict
@@ -300,19 +301,35 @@ CONTENT_RULES: Final = (
 )
 # fmt: on
 
-RULES: Final = (*PROVIDERS, *AFTER_DOT, *NO_REPLY, *RELAYS_FAULT, *MAIL_RULES, *RCPT_RULES, *CONTENT_RULES)
 
 
-def decide(report: Report, *, configured_sender: bool = True, rules: Sequence[Rule] = RULES) -> Decision:
+class Table(tuple[Rule, ...]):  # noqa: SLOT001  what it remembers needs a place
+    """Rules in their order; remembers which of them can fit an answer at a stage, so that most are never looked at."""
+
+    def __init__(self, _rules: Iterable[Rule]) -> None:
+        self._fitting: dict[tuple[Stage, int | Fault], tuple[Rule, ...]] = {}
+
+    def fitting(self, stage: Stage, answer: Reply | Fault) -> tuple[Rule, ...]:
+        """Return the rules whose stage and codes, or faults, fit; there are no more such pairs than codes have digits."""
+        key = (stage, answer if isinstance(answer, Fault) else answer.code)
+        if (found := self._fitting.get(key)) is None:
+            found = self._fitting[key] = tuple(rule for rule in self if stage in rule.stages and _answers(rule, answer))
+        return found
+
+
+RULES: Final = Table((*PROVIDERS, *AFTER_DOT, *NO_REPLY, *RELAYS_FAULT, *MAIL_RULES, *RCPT_RULES, *CONTENT_RULES))
+
+
+def decide(report: Report, *, configured_sender: bool = True, rules: Table = RULES) -> Decision:
     """Decide what a report means.
 
     Args:
         report: The end of a stage. For RCPT, one report for each recipient that wasn't accepted.
-        rules: The whole table, as `rules.table` makes it.
+        rules: The whole table, as `core.rules.table` makes it.
         configured_sender: Whether the envelope sender comes from our configuration. If a relay refuses such a sender, no job
             could be sent and the relay pauses; if the job brought it, that job alone is refused and no other waits for it.
     """
-    for rule in rules:
+    for rule in rules.fitting(report.stage, report.answer):
         if _fits(rule, report, configured_sender=configured_sender):
             meaning = rule.meaning
             reason = meaning.reason or str(report.answer)
@@ -333,19 +350,20 @@ def stale(report: Report) -> bool:
 
 
 def _fits(rule: Rule, report: Report, *, configured_sender: bool) -> bool:
-    if report.stage not in rule.stages:
-        return False
     if rule.reused is not None and rule.reused is not report.reused:
         return False
     if rule.configured_sender is not None and rule.configured_sender is not configured_sender:
         return False
-    answer = report.answer
-    return answer in rule.faults if isinstance(answer, Fault) else not rule.faults and _reply_fits(rule, answer)
+    return isinstance(report.answer, Fault) or _words_fit(rule, report.answer)
 
 
-def _reply_fits(rule: Rule, reply: Reply) -> bool:
-    if rule.codes and not str(reply.code).startswith(rule.codes):
-        return False
+def _answers(rule: Rule, answer: Reply | Fault) -> bool:
+    if isinstance(answer, Fault):
+        return answer in rule.faults
+    return not rule.faults and (not rule.codes or str(answer.code).startswith(rule.codes))
+
+
+def _words_fit(rule: Rule, reply: Reply) -> bool:
     if rule.enhanced and not any(_within(reply.enhanced or "", code) for code in rule.enhanced):
         return False
     return rule.text is None or rule.text.search(reply.text) is not None

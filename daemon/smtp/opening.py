@@ -19,7 +19,7 @@ import asyncio
 import ipaddress
 import socket
 import ssl
-from typing import Final
+from typing import Final, cast
 
 import aiosmtplib
 
@@ -193,14 +193,14 @@ class _Opening:
 
     def _hand_over(self) -> Connection | Fault:
         transport = self._client.transport
-        if not isinstance(transport, asyncio.Transport) or transport.is_closing():
+        if transport is None or transport.is_closing():
             return Fault.CLOSED
-        return Connection(self._relay, Wire(transport), dict(self._client.esmtp_extensions))
+        return Connection(self._relay, Wire(cast("asyncio.Transport", transport)), dict(self._client.esmtp_extensions))
 
     def _drop(self) -> None:
         self._client.close()
-        if isinstance(self._transport, asyncio.Transport):
-            self._transport.abort()
+        if self._transport is not None:
+            cast("asyncio.Transport", self._transport).abort()  # uvloop's transports are none by their class
 
 
 def _loopback(host: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from msgspec.structs import replace
 from datetime import UTC, datetime
 from itertools import product
 from typing import NamedTuple

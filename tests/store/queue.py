@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from msgspec.structs import replace
 from uuid import uuid4
 
 import asyncpg
@@ -137,9 +137,7 @@ def stranger(job: Job) -> Job:
 
 async def opened(settings: Settings) -> Store:
     """Return an open store."""
-    store = Store(settings, "me", Ports())
-    await store.open()
-    return store
+    return Store(settings, "me", Ports())
 
 
 async def quiet(connection: asyncpg.Connection) -> None:

@@ -120,7 +120,7 @@ class FakeStore(Asked):
         """Note that the database was away."""
         self.notes.append("trouble")
 
-    async def expire(self) -> None:
+    def expire(self) -> None:
         """Note that connections were given up."""
         self.notes.append("expire")
 

@@ -18,7 +18,7 @@ from daemon.core.message import Message, Unbuildable
 from daemon.core.outcome import RELEASED_S, Record, Release, standing
 from daemon.core.rate import NoToken, Permit
 from daemon.core.settings import Mail, Settings
-from daemon.fence import Interruptible, Means, ask_mark, forbidden, instead_of_go
+from daemon.fence import Interrupts, Means, ask_mark, forbidden, instead_of_go
 from daemon.slots import DRAINING, LOST, Lease
 from daemon.store import Marked, MarkRequest
 from tests.worker.fakes import Clock, made, ports, running, turns
@@ -28,12 +28,12 @@ ANN, BOB = "ann@example.org", "bob@example.org"
 
 async def waited(lease: Lease, clock: Clock, ends: asyncio.Event) -> str:
     """Wait inside an interruptible block, and say how it ended."""
-    scope = Interruptible(lease, clock)
+    block = Interrupts(clock).under(lease)
     try:
-        async with scope:
+        with block:
             await ends.wait()
     except TimeoutError:
-        return "interrupted" if scope.expired() else "something else"
+        return "interrupted" if block.interrupted else "something else"
     return "finished"
 
 
@@ -73,17 +73,53 @@ async def test_a_block_that_may_not_run_any_more_is_interrupted_at_its_first_wai
 
 async def test_an_extension_moves_the_timer() -> None:
     """By as much as the window grew, on the loop's own clock."""
+    clock, ends = Clock(), asyncio.Event()
+    lease = Lease(made(), clock() + 0.05)
+    async with running(waited(lease, clock, ends)) as (block,):
+        await turns()
+        lease.extend(clock() + 50.0)
+        clock.pass_s(49.0)
+        await asyncio.sleep(0.1)  # the timer of before has rung
+        assert not block.done()
+        clock.pass_s(1.0)
+        lease.expire(clock())
+        assert await block == "interrupted"
+
+
+async def test_one_timer_serves_all_blocks() -> None:
+    """Each is interrupted when its own time is over, whoever set the timer."""
     clock = Clock()
-    lease = Lease(made(), 1_010.0)
-    scope = Interruptible(lease, clock)
-    async with scope:
-        first = scope._timeout.when()  # noqa: SLF001
-        clock.pass_s(4.0)
-        lease.extend(1_054.0)
-        second = scope._timeout.when()  # noqa: SLF001
-    assert first is not None
-    assert second is not None
-    assert second - first == pytest.approx(40.0, abs=1.0)
+    interrupts = Interrupts(clock)
+    ended: list[str] = []
+
+    async def block(name: str, ends_mono: float) -> None:
+        try:
+            with interrupts.under(Lease(made(), ends_mono)):
+                await asyncio.Event().wait()
+        except TimeoutError:
+            ended.append(name)
+
+    async with running(block("late", clock() + 0.04), block("early", clock() + 0.02), block("later", clock() + 900.0)) as blocks:
+        await turns()
+        clock.pass_s(0.03)
+        await blocks[1]
+        assert ended == ["early"]
+        clock.pass_s(0.03)
+        await blocks[0]
+        assert ended == ["early", "late"]
+        assert not blocks[2].done()
+
+
+async def test_who_is_cancelled_by_others_as_well_stays_cancelled() -> None:
+    """The drain's end wins over the lease's."""
+    clock = Clock()
+    lease = Lease(made(), 5_000.0)
+    async with running(waited(lease, clock, asyncio.Event())) as (block,):
+        await turns()
+        block.cancel()
+        lease.give_up(LOST)
+        with pytest.raises(asyncio.CancelledError):
+            await block
 
 
 async def test_past_the_mark_of_a_function_only_its_budget_interrupts() -> None:
@@ -103,17 +139,16 @@ async def test_past_the_mark_of_a_function_only_its_budget_interrupts() -> None:
 
 async def test_a_time_out_of_the_blocks_own_is_told_apart() -> None:
     """It passes through, and nobody says that the lease ended."""
-    scope = Interruptible(Lease(made(), 5_000.0), Clock())
-    with pytest.raises(TimeoutError):
-        async with scope:
-            raise TimeoutError
-    assert not scope.expired()
+    block = Interrupts(Clock()).under(Lease(made(), 5_000.0))
+    with pytest.raises(TimeoutError), block:
+        raise TimeoutError
+    assert not block.interrupted
 
 
 async def test_changes_after_the_block_interrupt_nobody() -> None:
     """The lease goes on without it."""
     lease = Lease(made(), 5_000.0)
-    async with Interruptible(lease, Clock()):
+    with Interrupts(Clock()).under(lease):
         pass
     lease.give_up(LOST)
     await turns()
@@ -154,6 +189,7 @@ class Bench:
         self.means = Means(
             settings,
             relays,
+            Interrupts(self.clock),
             mark=self._mark,
             payload=self._payload,
             compose=self._compose,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from daemon import recorder as module
+from daemon.batch import LARGEST
 from daemon.core.errors import StoreRefused, StoreUnavailable
 from daemon.core.outcome import Conclusion, Record, Release
-from daemon.recorder import LARGEST, UNANSWERED_S, Recorder
+from daemon.recorder import UNANSWERED_S, Recorder
 from daemon.store import Ending, Written
 from tests.worker.fakes import Clock, FakeLog, FakeStore, made, ports, running, turns
 
