@@ -2,8 +2,8 @@
 
 One event is one line: JSON for machines, a short form on a terminal. Whoever changed a state logs it, once, as
 `structlog.get_logger("mailslot.<module>").info("noun.verb_past", job_id=..)`; fields bound to a logger or to the context come
-along. The order of the chain below is the promise: an exception becomes text, then everything is cleaned (`core.masking`),
-then it is rendered and cut. Nothing that comes after the cleaning adds text of its own.
+along. The order in `_chain` is the promise: an exception becomes text, then everything is cleaned (`core.masking`), then it is
+rendered and cut. Nothing that comes after the cleaning adds text of its own.
 
 - timestamp (RFC 3339, UTC, microseconds), level, event and logger stand first, then the bound fields
 - addresses are masked unless `log.pii` is set; passwords and secrets never appear
@@ -12,6 +12,16 @@ then it is rendered and cut. Nothing that comes after the cleaning adds text of 
 - under journald a line begins with its priority, so that `journalctl -p warning` works
 - libraries that use the standard library's logging come the same way, from warning upwards
 - a reader who is slow or gone neither stops nor delays anything (`outlet`)
+
+A mail is one line, so a line has to be cheap. Most lines need no cleaning: their fields are plain, nothing in them could belong
+to an address or a password, and they fit. `_plain_line` encodes such a line in one go and then looks for what is suspicious in
+the whole of it; when in doubt it leaves the line to the long way, the only one that cleans. Measured for `job.sent` in a busy
+loop, CPU with the outlet's thread: 42 us when every line went the long way, 8 us now; 25 us where the relay's reply holds an
+address. Tried and rejected: one regular expression for all that is suspicious (1.3 us, the searches 0.1).
+
+structlog's own part is kept small by whoever logs for each mail: `log.bind()`, held, saves 2 us a line, and a line below the
+level costs 0.3 us instead of 2.5. Rejected: `cache_logger_on_first_use`, with which a module's logger would never hear of a
+second `configure`, and would still cost 1 us.
 """
 
 from __future__ import annotations
@@ -22,16 +32,20 @@ import logging
 import os
 import re
 import sys
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TextIO, cast
 
+import msgspec
 import structlog
+from structlog.contextvars import get_contextvars
 from structlog.typing import EventDict, WrappedLogger
 
 from daemon.core import settings
-from daemon.core.masking import cleaned, masked, without_passwords
+from daemon.core.masking import cleaned, is_harmless, masked, without_passwords
 from daemon.outlet import Outlet, outlet_for
 
 LINE_BYTES = 8_000
@@ -39,13 +53,16 @@ LINE_BYTES = 8_000
 
 _LINE_LIMIT = LINE_BYTES - len("<6>\n")
 _TEXT_LIMIT = 20_000
-TIMESTAMP = "%Y-%m-%dT%H:%M:%S.%fZ"
 _FIRST_FIELDS = ("timestamp", "level", "event", "logger")
 _PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
 _COLOURS = {"debug": "2", "info": "32", "warning": "33", "error": "31", "critical": "1;31"}
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
+_PLAIN = frozenset({str, int, bool, type(None)})
+"""Exactly these types are written alike by both encoders. A float may be no number, a subclass may have a text of its own."""
+
 _encode = json.JSONEncoder(separators=(",", ":")).encode
+_encode_plain = msgspec.json.Encoder().encode
 
 _outlets: list[Outlet] = []
 
@@ -58,23 +75,9 @@ def configure(log: settings.Log, *, stream: TextIO, environ: Mapping[str, str] =
     on_terminal = stream.isatty()
     console = log.format is settings.LogFormat.CONSOLE or (log.format is settings.LogFormat.AUTO and on_terminal)
     line_of = _console_line(colours=on_terminal and "NO_COLOR" not in environ) if console else _json_line
-    prefixed = _is_journal(stream, environ)
-
-    def render(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
-        line = line_of(event)
-        return f"<{_PRIORITIES.get(str(event.get('level')), 6)}>{line}" if prefixed else line
-
-    outlet = outlet_for(stream, lambda lines: line_of(_loss_event(lines)))
+    outlet = outlet_for(stream, lambda lines: _encoded(line_of(_loss_event(lines))))
     structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            _add_logger,
-            _explain_exception,
-            structlog.processors.TimeStamper(fmt=TIMESTAMP, utc=True),
-            _cleaner(pii=log.pii),
-            render,
-        ],
+        processors=[_chain(line_of, pii=log.pii, plain=not console, prefixed=_is_journal(stream, environ))],
         wrapper_class=structlog.make_filtering_bound_logger(log.level),
         logger_factory=lambda *names: _Line(outlet, *names),
         cache_logger_on_first_use=False,
@@ -102,19 +105,57 @@ def _use(outlet: Outlet) -> None:
 
 
 class _Line:
-    """What structlog calls a logger: it takes the finished line of one event."""
+    """What structlog calls a logger: it has a name, and takes the finished line of one event."""
 
     def __init__(self, outlet: Outlet, name: str = "mailslot") -> None:
         self.name = name
         self.debug = self.info = self.warning = self.error = self.critical = outlet.write
 
 
-def _add_logger(logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    event.setdefault("logger", logger.name)
-    return event
+def _chain(
+    line_of: Callable[[Mapping[str, object]], str], *, pii: bool, plain: bool, prefixed: bool
+) -> Callable[[WrappedLogger, str, EventDict], bytes]:
+    """Return the one processor that makes a line of an event; with `plain` it tries the short way first."""
+    prefixes = {level: f"<{priority}>".encode() if prefixed else b"" for level, priority in _PRIORITIES.items()}
+    clean = _cleaner(pii=pii)
+
+    def line(logger: WrappedLogger, level: str, fields: EventDict) -> bytes:
+        event = {"timestamp": "", "level": "", "event": "", "logger": logger.name, **get_contextvars(), **fields}
+        event["timestamp"] = _now()
+        event["level"] = level
+        text = _plain_line(event) if plain else None
+        return prefixes[level] + (text or _encoded(line_of(clean(_explained(event)))))
+
+    return line
 
 
-def _explain_exception(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+def _plain_line(event: EventDict) -> bytes | None:
+    """Return the line of an event that needs no cleaning, no escaping beyond the encoder's and no cut; None when it might.
+
+    What the encoder leaves as it is, and JSON's own escaping here doesn't: DEL, and all that isn't ASCII.
+    """
+    if "exc_info" in event or not _PLAIN.issuperset(map(type, event.values())):
+        return None
+    try:
+        line = _encode_plain(event)
+    except ValueError:  # a lone surrogate
+        return None
+    text = line.decode()
+    return line if is_harmless(text) and text.isascii() and "\x7f" not in text and len(line) <= _LINE_LIMIT else None
+
+
+def _now() -> str:
+    """Return the present as RFC 3339, in UTC, always with six digits after the point."""
+    second, microsecond = divmod(time.time_ns() // 1_000, 1_000_000)
+    return f"{_second(second)}.{microsecond:06}Z"
+
+
+@lru_cache(maxsize=1)
+def _second(second: int) -> str:
+    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def _explained(event: EventDict) -> EventDict:
     error = event.pop("exc_info", None)
     if isinstance(error, tuple):
         error = error[1]
@@ -123,38 +164,40 @@ def _explain_exception(_logger: WrappedLogger, _method: str, event: EventDict) -
     if isinstance(error, BaseException):
         event["error.type"] = type(error).__qualname__
         event["error.message"] = str(error)
-        event["error.stack_trace"] = "".join(traceback.format_exception(error))
+        event["error.stack_trace"] = "".join(traceback.format_exception(error))[-_TEXT_LIMIT:]
     return event
 
 
-def _cleaner(*, pii: bool) -> structlog.typing.Processor:
+def _cleaner(*, pii: bool) -> Callable[[EventDict], EventDict]:
     def clean_text(text: str) -> str:
-        shown = without_passwords(text if len(text) <= _TEXT_LIMIT else text[:_TEXT_LIMIT] + "…")
+        if len(text) > _TEXT_LIMIT:
+            text = text[:_TEXT_LIMIT] + "…"
+        if is_harmless(text):
+            return text
+        shown = without_passwords(text)
         return shown if pii else masked(shown)
 
-    def clean(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-        trace = event.get("error.stack_trace")
-        if isinstance(trace, str):
-            event["error.stack_trace"] = trace[-_TEXT_LIMIT:]
-        return cast("dict[str, object]", cleaned(event, clean_text))
-
-    return clean
+    return lambda event: cast("EventDict", cleaned(event, clean_text))
 
 
 def _loss_event(lines: int) -> dict[str, object]:
-    now = datetime.now(UTC).strftime(TIMESTAMP)
-    return {"timestamp": now, "level": "warning", "event": "log.lines_lost", "logger": "mailslot.logs", "lines": lines}
+    return {"timestamp": _now(), "level": "warning", "event": "log.lines_lost", "logger": "mailslot.logs", "lines": lines}
+
+
+def _encoded(line: str) -> bytes:
+    return line.encode("utf-8", "backslashreplace")
 
 
 def _json_line(event: Mapping[str, object]) -> str:
-    first = {key: event[key] for key in _FIRST_FIELDS if key in event}
-    line = _dumped(first | dict(event))
+    line = _dumped(event)
     for limit in (2_000, 400, 80):
         if len(line) <= _LINE_LIMIT:
             return line
-        shortened = {key: _cut(value, limit, from_end=key == "error.stack_trace") for key, value in (first | dict(event)).items()}
+        shortened = {key: _cut(value, limit, from_end=key == "error.stack_trace") for key, value in event.items()}
         line = _dumped(shortened | {"cut": True})
-    return line if len(line) <= _LINE_LIMIT else _dumped({key: _cut(first[key], 80) for key in first} | {"cut": True})
+    if len(line) <= _LINE_LIMIT:
+        return line
+    return _dumped({key: _cut(event[key], 80) for key in _FIRST_FIELDS if key in event} | {"cut": True})
 
 
 def _dumped(value: object) -> str:

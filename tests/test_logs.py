@@ -11,9 +11,13 @@ import re
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -73,9 +77,36 @@ def test_a_line_begins_with_time_level_event_and_logger_then_the_bound_fields() 
     }
 
 
-def test_a_time_without_a_fraction_has_its_six_digits() -> None:
-    """One line in a million would otherwise not be read by a collector with a fixed layout."""
-    assert datetime(2026, 1, 1, tzinfo=UTC).strftime(logs.TIMESTAMP) == "2026-01-01T00:00:00.000000Z"
+def test_a_time_always_has_its_six_digits_and_its_own_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A collector with a fixed layout would not read one line in a million; a clock that is set back is told as it is."""
+    log, stream = configured()
+    started = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp()) * 1_000_000_000
+    for after_ns in (0, 1_999, 999_999_999, 1_000_000_000, 86_400_000_000_000, 5_000):
+        monkeypatch.setattr(time, "time_ns", lambda now=started + after_ns: now)
+        log.info("thing.happened")
+    monkeypatch.undo()
+    assert [line["timestamp"] for line in objects(stream)] == [
+        "2026-01-01T00:00:00.000000Z",
+        "2026-01-01T00:00:00.000001Z",
+        "2026-01-01T00:00:00.999999Z",
+        "2026-01-01T00:00:01.000000Z",
+        "2026-01-02T00:00:00.000000Z",
+        "2026-01-01T00:00:00.000005Z",
+    ]
+
+
+def test_a_field_cannot_pass_for_the_time_or_the_level() -> None:
+    """Both are ours, wherever the other was bound; the name of the logger may be told by who hands over another's line."""
+    log, stream = configured()
+    structlog.contextvars.bind_contextvars(level="error", timestamp="never", logger="context")
+    log.bind(timestamp=0, event="bound").warning("thing.happened", level="info", logger="other")
+    log.info("thing.happened")
+    first, second = objects(stream)
+    assert (first["level"], first["event"], first["logger"]) == ("warning", "thing.happened", "other")
+    assert (second["level"], second["logger"]) == ("info", "context")
+    assert list(first) == ["timestamp", "level", "event", "logger"]
+    for line in (first, second):
+        assert datetime.now(UTC) - datetime.fromisoformat(line["timestamp"]) < timedelta(minutes=10)
 
 
 @pytest.mark.parametrize(
@@ -130,10 +161,83 @@ def test_an_exception_that_is_handed_over_is_explained_too() -> None:
 def test_a_line_holds_no_control_character_not_even_del() -> None:
     """JSON's own escaping leaves that one out."""
     log, stream = configured()
-    text = "".join(map(chr, range(160))).replace("@", "")
-    log.info("job.dead", reply=text)
-    assert not re.search(r"[\x00-\x1f\x7f-\x9f]", stream.getvalue()[:-1])
-    assert objects(stream)[0]["reply"] == text
+    texts = ["".join(map(chr, range(160))).replace("@", ""), "\x7f"]
+    for text in texts:
+        log.info("job.dead", reply=text)
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", stream.getvalue())
+    assert [line["reply"] for line in objects(stream)] == texts
+
+
+class Colour(StrEnum):
+    """An enumeration whose text isn't its value."""
+
+    RED = "red"
+
+    def __str__(self) -> str:
+        return "shown"
+
+
+@dataclass
+class Account:
+    """A record that an encoder could read field by field."""
+
+    key: Secret
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (datetime(2026, 1, 1, tzinfo=UTC), "2026-01-01 00:00:00+00:00"),
+        (timedelta(seconds=90), "0:01:30"),
+        (b"x", "b'x'"),
+        (Decimal("1.50"), "1.50"),
+        (float("nan"), "nan"),
+        (float("-inf"), "-inf"),
+        (2**80, 2**80),
+        (-(2**70), -(2**70)),
+        (Colour.RED, "shown"),
+        (Account(Secret("geheim")), "Account(key=Secret(***))"),
+        (Log(), str(Log())),
+        ("\ud800", "\ud800"),
+        ([1, "a", {"b": None}], [1, "a", {"b": None}]),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_value_is_shown_in_one_way_whatever_an_encoder_knows_of_its_type(value: object, shown: object) -> None:
+    """What JSON has no word for is its Python text: also what a fast encoder could write by itself, secrets and all."""
+    log, stream = configured()
+    log.info("thing.happened", value=value)
+    assert objects(stream)[0]["value"] == shown
+
+
+ORDINARY = {
+    "job_id": 5,
+    "job_kind": "email",
+    "attempt": 1,
+    "reason": "accepted",
+    "relay": None,
+    "reply": "250 2.0.0 Ok: queued as 1A",
+}
+
+
+def test_a_mails_line_is_the_same_by_the_short_way_and_by_the_long_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two encoders make these lines; a collector must not see which."""
+    lines = []
+    for short in (True, False):
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "time_ns", lambda: 1_800_000_000_000_001_000)
+            if short:
+                patch.setattr(logs, "cleaned", pytest.fail)
+            else:
+                patch.setattr(logs, "_plain_line", lambda _event: None)
+            log, stream = configured()
+            structlog.contextvars.bind_contextvars(owner="worker-1:4711")
+            log.info("job.sent", quoted='"/\\\r\n\x00', **ORDINARY)
+            lines.append(stream.getvalue())
+    assert lines[0] == lines[1]
+    assert lines[0].startswith(
+        '{"timestamp":"2027-01-15T08:00:00.000001Z","level":"info","event":"job.sent","logger":"mailslot.test"'
+    )
 
 
 JSON_LIKE = st.recursive(
@@ -394,6 +498,50 @@ def test_a_reader_that_is_stuck_delays_nobody_and_learns_what_it_missed() -> Non
     assert sum(losses) == lost
     assert len(numbers) == lines + 1 - lost
     assert numbers == sorted(numbers)
+
+
+def test_lines_that_come_while_others_are_written_share_one_write(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A thread that woke for each line would take the interpreter from the event loop each time."""
+    writes: list[bytes] = []
+    asleep, awake = threading.Event(), threading.Event()
+
+    def write(descriptor: int, text: memoryview) -> int:
+        writes.append(bytes(text))
+        return os.pwrite(descriptor, text, 0)
+
+    def sleep(seconds: float) -> None:
+        assert seconds == outlet.PAUSE_S
+        asleep.set()
+        awake.wait(10)
+
+    with (tmp_path / "log").open("w") as stream:
+        logs.configure(Log(), stream=stream)
+        monkeypatch.setattr("daemon.outlet.os.write", write)
+        monkeypatch.setattr(outlet, "sleep", sleep)
+        log = structlog.get_logger("mailslot.test")
+        log.info("thing.happened", number=0)
+        assert asleep.wait(10)
+        for number in range(1, 100):
+            log.info("thing.happened", number=number)
+        awake.set()
+        assert logs.flush(10)
+        monkeypatch.undo()
+    assert [len(text.splitlines()) for text in writes] == [1, 99]
+    assert [json.loads(line)["number"] for text in writes for line in text.splitlines()] == list(range(100))
+
+
+def test_an_outlet_that_was_replaced_still_writes_what_it_took(tmp_path: Path) -> None:
+    """Also a full one hears that it is closed, and its thread ends."""
+    with (tmp_path / "log").open("w") as stream:
+        logs.configure(Log(), stream=stream)
+        (former,) = logs._outlets  # noqa: SLF001  nobody else needs to reach it
+        for number in range(300):
+            structlog.get_logger("mailslot.test").info("thing.happened", number=number)
+        logs.configure(Log(), stream=io.StringIO())
+        thread = next(thread for thread in threading.enumerate() if getattr(thread, "_target", None) == former._run)  # type: ignore[attr-defined]  # noqa: SLF001
+        thread.join(10)
+        assert not thread.is_alive()
+    assert len((tmp_path / "log").read_text().splitlines()) == 300
 
 
 def test_a_descriptor_that_somebody_made_non_blocking_loses_nothing() -> None:

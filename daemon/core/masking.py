@@ -17,9 +17,18 @@ _LOCAL = r"[^\s<>()\[\],;:@\"\\]"
 _ADDRESS = re.compile(rf'(?:(?<!{_LOCAL})({_LOCAL}){_LOCAL}*+|"([^"\\\s])(?:[^"\\]|\\.){{0,250}}+")(?=@[^\s@])', re.DOTALL)
 # Up to the fourth @, for a password may hold some: too much hidden is the better mistake. The bounds keep it linear.
 _DSN_PASSWORD = re.compile(r"(?<=://)([^\s:@/?]{0,200}+):(?:[^\s@]{0,500}+@){1,4}+")
-_DSN_OPTION = re.compile(r"(?i)(?<=password=)[^&\s'\"]+")
+_DSN_OPTION = re.compile(r"(?i)(password=)[^&\s'\"]+")
 
 DEPTH = 8
+
+
+def is_harmless(text: str) -> bool:
+    """Return whether there is nothing to hide in a text; False means no more than that somebody should look.
+
+    An address has an `@`, and so has a URL with a password; a password that is an option has a `=`. JSON writes both as they are,
+    so the answer for a document is the answer for all texts in it.
+    """
+    return "@" not in text and "=" not in text
 
 
 def masked(text: str) -> str:
@@ -31,7 +40,7 @@ def without_passwords(text: str) -> str:
     """Return the text with the password of each connection string in it replaced by stars."""
     if "://" in text:
         text = _DSN_PASSWORD.sub(r"\1:***@", text)
-    return _DSN_OPTION.sub("***", text) if "assword=" in text else text
+    return _DSN_OPTION.sub(r"\1***", text) if "=" in text else text
 
 
 def cleaned(value: object, clean: Callable[[str], str], depth: int = DEPTH) -> object:
@@ -39,6 +48,8 @@ def cleaned(value: object, clean: Callable[[str], str], depth: int = DEPTH) -> o
 
     What JSON doesn't know becomes its text; what lies deeper than `depth` levels becomes "…".
     """
+    if isinstance(value, str):  # first, for it is what nearly all values are, and to ask for a Mapping is dear
+        return clean(str(value))
     if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
     if isinstance(value, Mapping | list | tuple | set | frozenset) and depth == 0:

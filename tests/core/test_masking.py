@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from uuid import UUID
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daemon.core.masking import DEPTH, cleaned, masked, without_passwords
+from daemon.core.masking import DEPTH, cleaned, is_harmless, masked, without_passwords
 from daemon.core.settings import Secret
 
 LOCAL_PARTS = st.text(st.sampled_from("abcdefghijklmnopqrstuvwxyz0123456789.!#$%&'*+-/=?^_`{|}~äßé例"), min_size=2, max_size=64)
@@ -66,6 +68,8 @@ def test_a_hostile_text_takes_no_longer_than_a_harmless_one(text: str) -> None:
         ("cannot reach postgresql://u:p@ss:w@h:5432/d now", "cannot reach postgresql://u:***@h:5432/d now"),
         ("postgresql://u@h:5432/d?application_name=a", "postgresql://u@h:5432/d?application_name=a"),
         ("postgresql:///d?password=geheim&host=/run", "postgresql:///d?password=***&host=/run"),
+        ("host=h Password=geheim user=u", "host=h Password=*** user=u"),
+        ("PGPASSWORD=geheim psql", "PGPASSWORD=*** psql"),
         ("https://example.org/a:b", "https://example.org/a:b"),
         ("http://a/b,postgres://u:p@h", "http://a/b,postgres://u:***@h"),
     ],
@@ -73,6 +77,28 @@ def test_a_hostile_text_takes_no_longer_than_a_harmless_one(text: str) -> None:
 def test_the_password_of_a_connection_string_becomes_stars(text: str, shown: str) -> None:
     """And what isn't one stays readable."""
     assert without_passwords(text) == shown
+
+
+@given(text=st.text(st.sampled_from('@=:/ "<abp\\')) | st.text())
+@settings(max_examples=500)
+def test_what_is_called_harmless_holds_nothing_to_hide(text: str) -> None:
+    """Whoever asks saves the cleaning, so the answer may only ever err in the other direction."""
+    for whole in (text, f"{text}://u:p{text}h", f"{text}password{text}x", f"maya{text}example.org"):
+        if is_harmless(whole):
+            assert masked(without_passwords(whole)) == whole
+
+
+@pytest.mark.parametrize("text", ["maya@example.org", "postgresql://u:p@h/d", "Password=geheim"])
+def test_what_has_to_be_hidden_isnt_called_harmless_in_json_either(text: str) -> None:
+    """The question is asked of whole documents, where escapes could have hidden what it looks for."""
+    assert not is_harmless(text)
+    assert not is_harmless(json.dumps({"reply": f"\r\n\x00{text}"}))
+    assert not is_harmless(msgspec.json.encode({"reply": f"\r\n\x00{text}"}).decode())
+
+
+def test_an_ordinary_reply_is_called_harmless() -> None:
+    """If everything were suspicious, each mail's line would go the long way."""
+    assert is_harmless("250 2.0.0 Ok: queued as 4F1A2B3C4D")
 
 
 def test_every_text_of_a_value_is_cleaned_keys_included() -> None:
