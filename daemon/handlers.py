@@ -17,10 +17,11 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
+
+import msgspec
 
 from daemon.core.errors import ConfigError
 from daemon.core.outcome import (
@@ -121,7 +122,7 @@ class FunctionAttempt:
                 if not isinstance(payload, str):
                     return payload
                 lease.stage = Stage.BODY
-                return await self._handled(block, HandedJob(lease, json.loads(payload), self._fence))
+                return await self._handled(block, HandedJob(lease, msgspec.json.decode(payload), self._fence))
         except TimeoutError:
             if not block.interrupted:
                 raise

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
+import asyncpg
 import pytest
 
 from daemon.cli.exits import Exit, meaning_of
 from daemon.core.errors import MailslotError, StoreRefused, StoreUnavailable
 from daemon.core.settings import Database
-from daemon.database import connect
+from daemon.database import connect, statement
+from tests.support.database import Database as Server
+
+STATEMENTS = sorted(path.stem for path in (Path(__file__).parents[2] / "daemon/sql").glob("*.sql"))
 
 
 async def refused(message: str) -> MailslotError:
@@ -43,3 +48,17 @@ async def test_a_pooler_is_refused_and_named() -> None:
 async def test_another_breach_of_the_protocol_is_of_the_moment() -> None:
     """As when a proxy loses its server while it logs in."""
     assert isinstance(await refused("server login failed"), StoreUnavailable)
+
+
+async def test_no_statement_makes_the_driver_ask_for_types(shared_database: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That would be a query of tens of milliseconds on every new connection."""
+    connection = await connect(Database(dsn=shared_database.dsn), application_name="a test")
+
+    async def asked(*_: object, **__: object) -> None:
+        raise AssertionError("the driver asks the server for a type: add it to ARRAYS")
+
+    monkeypatch.setattr(asyncpg.Connection, "_introspect_types", asked)
+    assert "claim" in STATEMENTS
+    for name in STATEMENTS:
+        await connection.prepare(statement(name))
+    await connection.close()
