@@ -3,6 +3,9 @@
 
 PYTHON ?= python3
 ONCE ?=
+PEERS ?=
+FLAT ?=
+SCALE ?=
 CASES ?=
 ARGS ?=
 
@@ -21,8 +24,8 @@ run: .venv/installed ## show mailslot at work: a database, an inbox, the daemon,
 test: .venv/installed ## run all tests; TEST_DATABASE_URL or PG_BIN choose another PostgreSQL
 	.venv/bin/python -m pytest $(ARGS)
 
-bench: .venv/installed ## time what has to be fast, beside the standard library
-	.venv/bin/python tests/bench/message.py $(ARGS)
+bench: .venv/installed ## measure the daemon beside what the machine can do; PEERS=1 other queues too, FLAT=1 large tables, SCALE=1 many daemons
+	.venv/bin/python -m tests.bench $(if $(filter-out 0,$(PEERS)),--peers) $(if $(filter-out 0,$(FLAT)),--flat) $(if $(filter-out 0,$(SCALE)),--scale) $(ARGS)
 
 conformance: .venv/installed ## play cases of mails and relays through the real daemon: CASES=file.json, or the project's own
 	.venv/bin/python -m tests.conformance $(CASES) $(ARGS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
-from dataclasses import fields
 from itertools import takewhile
 from pathlib import Path
 
