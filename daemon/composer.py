@@ -32,9 +32,11 @@ class Composer:
     async def __call__(self, job: Job, payload: str) -> Message | Unbuildable:
         """Return the job's message, or why there can't be one. Cancelling is safe: a thread that is at it ends for nothing."""
         templates = self._library.current
-        build = partial(compose, payload, uid=job.uid, created_at=job.created_at, defaults=self._mail, templates=templates)
-        is_small = job.payload_bytes < (LARGE_DATA_BYTES if templates else LARGE_BYTES)
-        message = build() if is_small else await asyncio.to_thread(build)
+        if job.payload_bytes < (LARGE_DATA_BYTES if templates else LARGE_BYTES):
+            message = compose(payload, uid=job.uid, created_at=job.created_at, defaults=self._mail, templates=templates)
+        else:
+            build = partial(compose, payload, uid=job.uid, created_at=job.created_at, defaults=self._mail, templates=templates)
+            message = await asyncio.to_thread(build)
         if self._signer is None or isinstance(message, Unbuildable):
             return message
         return await self._signer.sign(message)

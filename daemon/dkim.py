@@ -15,12 +15,12 @@ import asyncio
 import hashlib
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import structlog
+from msgspec.structs import replace
 
 from daemon.core import settings
 from daemon.core.errors import ConfigError

@@ -33,22 +33,39 @@ UID = UUID("0f5e7a52-9c1d-4d53-8a39-6f0f6c1f2b3d")
 AT = datetime(2026, 12, 1, 7, 30, tzinfo=UTC)
 DEFAULTS = settings.Mail(from_="Example Team <team@example.org>")
 BATCH = 20
+TO = "Ann Example <ann@example.org>"
 
 LINE = "Hello Ann, here is the plan for the week that you asked for:\n"
+SHORT = LINE * 15 + "https://example.org/i/abcdefgh\n"
+"""About 1 kB."""
 TEXT = LINE * 32 + "https://example.org/i/abcdefgh\n"
 """About 2 kB."""
-HTML = f"<html><body><p>{TEXT}</p></body></html>"
+ROW = '<tr><td class="a"><p style="color:red">Hello <b>Ann</b>, see <a href="https://example.org/i/a">this</a></p></td></tr>\n'
 MAILS: dict[str, dict[str, str]] = {
+    "plain text, 1 kB": {"subject": "You are invited", "text": SHORT},
     "plain text, 2 kB": {"subject": "You are invited", "text": TEXT},
-    "text and HTML, 2 x 2 kB": {"subject": "You are invited", "text": TEXT, "html": HTML},
-    "text in German, 2 kB": {"subject": "You are invited", "text": TEXT.replace("plan", "Plänchen")},
-    "subject in German": {"subject": "Sie sind zum Mittagessen am nächsten Dienstag eingeladen", "text": TEXT},
+    "text and HTML, 2 x 1 kB": {"subject": "You are invited", "text": SHORT, "html": f"<html><p>{SHORT}</p></html>"},
+    "HTML alone, much markup": {"subject": "You are invited", "html": f"<html><table>{ROW * 20}</table></html>"},
+    "text in German, 1 kB": {"subject": "You are invited", "text": SHORT.replace("plan", "Plänchen")},
+    "subject in German": {"subject": "Sie sind zum Mittagessen am nächsten Dienstag eingeladen", "text": SHORT},
+    "name with a comma": {"to": '"Example, Ann" <ann@example.org>', "subject": "You are invited", "text": SHORT},
+    "all in Russian, 1 kB": {
+        "to": "Анна Петрова <ann@example.org>",
+        "subject": "Приглашение на встречу в следующую пятницу",
+        "text": "Привет, Анна! Вот план на неделю, который ты хотела увидеть.\n" * 10,
+    },
+    "all in Chinese, 0.6 kB": {
+        "to": "刘瑞 <liu@example.org>",
+        "subject": "邀请您参加下周五的会议",
+        "text": "您好。这是您要求的本周计划。\n" * 15,
+    },
 }
 
 
 def ours(mail: dict[str, str]) -> Callable[[], bytes]:
     """Return a function that makes the mail our way."""
-    payload = json.dumps({"to": ["Ann Example <ann@example.org>"], **mail})
+    # As jsonb is given out: nothing escaped that needn't be.
+    payload = json.dumps({"to": TO, **mail}, ensure_ascii=False)
 
     def make() -> bytes:
         message = compose(payload, uid=UID, created_at=AT, defaults=DEFAULTS)
@@ -65,15 +82,16 @@ def library(mail: dict[str, str]) -> Callable[[], bytes]:
         message = EmailMessage(policy=SMTP)
         message["Date"] = format_datetime(AT)
         message["From"] = "Example Team <team@example.org>"
-        message["To"] = "Ann Example <ann@example.org>"
+        message["To"] = mail.get("to", TO)
         message["Subject"] = mail["subject"]
         message["Message-ID"] = f"<{UID}@example.org>"
         message["X-Job-ID"] = str(UID)
         message["Auto-Submitted"] = "auto-generated"
         message["X-Auto-Response-Suppress"] = "All"
-        message.set_content(mail["text"])
+        if "text" in mail:
+            message.set_content(mail["text"])
         if "html" in mail:
-            message.add_alternative(mail["html"], subtype="html")
+            (message.add_alternative if "text" in mail else message.set_content)(mail["html"], subtype="html")
         return message.as_bytes()
 
     return make

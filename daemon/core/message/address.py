@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from functools import lru_cache
 
 import idna
 import msgspec
@@ -30,6 +31,11 @@ _LOCAL = re.compile(rf"{_ATOM}(?:\.{_ATOM})*")
 _LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 _DOMAIN = re.compile(rf"(?:{_LABEL}\.)*(?!\d+$){_LABEL}")
 _STRING = re.compile(r'(?:"(?P<quoted>(?:[^"\\]|\\.)*)" *|(?P<bare>[^"<>@:;()\\]*))<(?P<address>[^<>]*)>')
+# What most payloads hold, in a single look: nothing of it changes, and no limit is near. All else takes the long way.
+_COMMON_ADDRESS = r"([A-Za-z0-9_+-]+(?:\.[A-Za-z0-9_+-]+)*)@((?:[a-z0-9]+(?:-[a-z0-9]+)*\.)+[a-z]+)"
+_COMMON = re.compile(_COMMON_ADDRESS)
+_COMMON_MAILBOX = re.compile(rf"(?:([A-Za-z0-9]+(?: [A-Za-z0-9]+)*) <)?{_COMMON_ADDRESS}(?(1)>)")
+_COMMON_LIMIT = 64
 _ESCAPE = re.compile(r"\\(.)")
 _MAILBOX_KEYS = frozenset({"name", "email"})
 
@@ -54,6 +60,9 @@ def mailbox(value: object, field: str) -> Mailbox:
         Refusal: `wrong_type`, `unknown_key`, `header_control_char` or `address_invalid`.
     """
     if isinstance(value, str):
+        if len(value) <= _COMMON_LIMIT and (common := _COMMON_MAILBOX.fullmatch(value)):
+            name, local, domain = common.groups()
+            return Mailbox(name or "", local, domain)
         name, address = _split(value, field)
         where = field
     elif isinstance(value, dict):
@@ -115,6 +124,9 @@ def _name(name: str, field: str) -> str:
 
 
 def _address(value: str, field: str) -> tuple[str, str]:
+    if len(value) <= _COMMON_LIMIT and (common := _COMMON.fullmatch(value)):
+        local, domain = common.groups()
+        return local, domain
     address = require_clean(value, field).strip(" ")
     if len(address) > _ADDRESS_LIMIT:
         refuse("address_invalid", field, f"is longer than {_ADDRESS_LIMIT} octets")
@@ -137,9 +149,14 @@ def _address(value: str, field: str) -> tuple[str, str]:
 
 
 def _a_labels(domain: str, field: str) -> str:
-    labels = unicodedata.normalize("NFC", domain).split(".")
     try:
-        return ".".join(idna.alabel(label).decode("ascii") for label in labels)
+        return _by_idna(unicodedata.normalize("NFC", domain))
     except UnicodeError:
         # Also idna.IDNAError, which is a UnicodeError; its text may quote the domain and stays out.
         refuse("address_invalid", field, "its domain is not allowed by IDNA 2008")
+
+
+# The domains of a worker's configuration, and the recipients' that come again.
+@lru_cache(maxsize=256)
+def _by_idna(domain: str) -> str:
+    return ".".join(idna.alabel(label).decode("ascii") for label in domain.split("."))

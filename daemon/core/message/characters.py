@@ -38,6 +38,6 @@ def require_clean(value: str, field: str) -> str:
     Raises:
         Refusal: `header_control_char`, when a control, a line separator or a lone surrogate is in it.
     """
-    if not is_plain(value) and (found := _FORBIDDEN.search(value)):
+    if not (value.isascii() and value.isprintable()) and (found := _FORBIDDEN.search(value)):
         refuse("header_control_char", field, f"U+{ord(found[0]):04X} at character {found.start()} may not stand here")
     return value

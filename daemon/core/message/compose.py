@@ -5,8 +5,20 @@ tried again must be the same mail to every reader that compares. The Message-ID 
 failover or a restore), the Date is when the job was enqueued, the boundaries come from the uid. Bcc is in the envelope only.
 What was composed is proven against what was asked before anyone may send it.
 
-Takes time in proportion to the payload: about 0.1 ms for a short plain text, a few ms for HTML, and 0.3 s for each 10 MB of
-attachments or so; what is large is better composed beside the event loop than on it.
+A worker does this for every mail, on its event loop, so its time counts. Measured by `tests/bench/message.py`, in microseconds of
+one core with Python 3.11, fastest batches (in brackets: before the time was looked into): 1 kB of plain text 33 (60), text and
+HTML 59 (90), HTML alone with much markup 235 (390), a subject in German 48 (1,560), a name with a comma 42 (1,410), all in
+Russian 66 (1,590); 0.2 s for each 10 MB of attachments. What is large is better composed beside the event loop than on it. Of the
+33, the proof takes 10, reading the payload 6, the body 4, what is given back 4, the lines of the head 3, the date 2. How:
+
+- words and names that are encoded or in quotes have a reader of our own (`brief`) instead of two parsers: 1.4 ms less
+- one look at a mailbox that holds nothing special (`address`), one at the lines of a text that may stay as it is (`body`)
+- calls of C that see all octets at once, instead of loops; no `in` with octets and no `match[1]`, both of which make and drop an
+  exception inside (0.2 each): an integer and `groups()` don't
+- no more objects than needed: a field is one line of text, for the writer and for the proof
+
+Tried and left: decoding into a typed struct (0.4 faster, but its errors would have to be worded by a second reader), one regular
+expression for control characters or for line ends (3 to 7 against 1 to 2), cutting base64 by `findall` (twice as slow as slices).
 """
 
 from __future__ import annotations
@@ -20,7 +32,7 @@ from msgspec.structs import replace
 from daemon.core import settings
 from daemon.core.message import body, fields, header, plaintext
 from daemon.core.message.address import Mailbox, domain_name, mailbox
-from daemon.core.message.brief import Value
+from daemon.core.message.brief import Field
 from daemon.core.message.message import Message, Refusal, Unbuildable, refuse
 from daemon.core.message.payload import Draft, read
 from daemon.core.message.proof import Asked, mismatch
@@ -30,31 +42,8 @@ from daemon.core.message.template import NO_TEMPLATES, Templates
 _HEAD_LIMIT = 100_000
 # RFC 5321 section 4.5.3.1.1.
 _LOCAL_LIMIT = 64
-
-
-class _Head:
-    """Header fields in order: as they are written, and as they have to be read."""
-
-    __slots__ = ("asked", "lines")
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[str, Value]] = []
-        self.lines: list[str] = []
-
-    def add(self, name: str, value: Value, line: str) -> None:
-        self.asked.append((name, value))
-        self.lines.append(line)
-
-    def add_own(self, name: str, value: str) -> None:
-        """Add a short value of our own making, which is printable ASCII."""
-        self.add(name, value, f"{name}: {value}")
-
-    def add_text(self, name: str, value: str) -> None:
-        self.add(name, value, header.text(name, value))
-
-    def add_mailboxes(self, name: str, boxes: tuple[Mailbox, ...]) -> None:
-        if boxes:
-            self.add(name, boxes, header.mailboxes(name, boxes))
+# RFC 3834 section 5: a responder must not answer a mail that no person wrote.
+_AUTOMATIC = ("Auto-Submitted: auto-generated", "X-Auto-Response-Suppress: All")
 
 
 def compose(
@@ -94,34 +83,36 @@ def _message(draft: Draft, uid: UUID, created_at: datetime, defaults: settings.M
     message_id = f"<{job_uid}@{domain_name(right, 'mail.message_id_domain') if right else envelope.domain}>"
     root = _root(draft, uid)
 
-    head = _Head()
-    head.add_own("Date", header.date(created_at.astimezone(UTC)))
-    head.add_mailboxes("From", (sender,))
-    _add_recipients(head, draft)
-    head.add_mailboxes("Reply-To", draft.reply_to)
-    head.add_text("Subject", draft.subject)
-    head.add_own("Message-ID", message_id)
-    head.add_own("X-Job-ID", job_uid)
-    _add_headers(head, draft.headers, defaults)
+    # What the head has to say, and how it is written; that the two agree is for the proof to find out.
+    date = f"Date: {header.date(created_at.astimezone(UTC))}"
+    people = _people(draft)
+    own = (f"Message-ID: {message_id}", f"X-Job-ID: {job_uid}", *_automatic(draft.headers))
+    asked: list[Field] = [date, ("From", (sender,)), *people, _said("Subject", draft.subject), *own]
+    lines = [date, header.sender(sender)]
+    lines += [header.mailboxes(name, boxes) for name, boxes in people]
+    lines += (header.text("Subject", draft.subject), *own)
+    if draft.headers:
+        asked += [_said(name, value) for name, value in draft.headers]
+        lines += [_line(name, value, defaults) for name, value in draft.headers]
+    lines.append("MIME-Version: 1.0\r\n")
+    head = "\r\n".join(lines).encode()
+    if len(head) > _HEAD_LIMIT:
+        refuse("header_too_long", "", f"the header fields have {len(head)} octets together, {_HEAD_LIMIT} are allowed")
 
-    octets = "\r\n".join([*head.lines, "MIME-Version: 1.0\r\n"]).encode()
-    if len(octets) > _HEAD_LIMIT:
-        refuse("header_too_long", "", f"the header fields have {len(octets)} octets together, {_HEAD_LIMIT} are allowed")
-    content = octets + root.wire()
+    content = head + root.wire()
     if not content.endswith(b"\r\n"):
         content += b"\r\n"
     if len(content) > defaults.max_message_bytes:
         refuse("message_too_large", "", f"the message has {len(content)} octets, {defaults.max_message_bytes} are allowed")
-    in_headers = (sender, *draft.to, *draft.cc, *draft.reply_to)
-    asked = Asked(fields=head.asked, root=root, is_ascii=all(box.local.isascii() for box in in_headers))
-    if fault := mismatch(content, asked):
+    if fault := mismatch(content, Asked(asked, root)):
         refuse("proof_failed", fault, "the finished mail does not say what the job asks for")
+    envelope_from, recipients = envelope.address, tuple(dict.fromkeys([box.address for box in everyone]))
     return Message(
-        envelope_from=envelope.address,
-        recipients=tuple(dict.fromkeys(box.address for box in everyone)),
+        envelope_from=envelope_from,
+        recipients=recipients,
         content=content,
         message_id=message_id,
-        needs_smtputf8=not (asked.is_ascii and all(box.local.isascii() for box in (envelope, *draft.bcc))),
+        needs_smtputf8=not (content.isascii() and "".join((envelope_from, *recipients)).isascii()),
         subject=draft.subject,
         from_domain=sender.domain,
     )
@@ -156,33 +147,39 @@ def _root(draft: Draft, uid: UUID) -> body.Part:
         html = ""
     if not html and (not text or text.isspace()):
         refuse("no_body", "text", "a mail needs text or html")
-    if not html and any(file.is_inline for file in draft.attachments):
+    if not html and draft.attachments and any(file.is_inline for file in draft.attachments):
         refuse("attachment_invalid", "attachments", "an inline attachment needs html that shows it")
     text = text or plaintext.from_html(html)
-    return body.tree(
-        body.text_part(body.normalised(text), "plain") if text else None,
-        body.text_part(body.normalised(html), "html") if html else None,
-        draft.attachments,
-        uid.hex,
-    )
+    plain = body.text_part(body.normalised(text), "plain") if text else None
+    if plain and not html and not draft.attachments:
+        return plain
+    return body.tree(plain, body.text_part(body.normalised(html), "html") if html else None, draft.attachments, uid.hex)
 
 
-def _add_recipients(head: _Head, draft: Draft) -> None:
-    head.add_mailboxes("To", draft.to)
-    head.add_mailboxes("Cc", draft.cc)
-    if not draft.to and not draft.cc:
-        head.add("To", (), "To: undisclosed-recipients:;")
+def _people(draft: Draft) -> list[tuple[str, tuple[Mailbox, ...]]]:
+    people = [("To", draft.to)] if draft.to or not draft.cc else []
+    if draft.cc:
+        people.append(("Cc", draft.cc))
+    if draft.reply_to:
+        people.append(("Reply-To", draft.reply_to))
+    return people
 
 
-def _add_headers(head: _Head, headers: tuple[tuple[str, str], ...], defaults: settings.Mail) -> None:
+def _automatic(headers: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
+    """Return the fields that keep responders silent; a job may say that a person wrote."""
+    if not headers:
+        return _AUTOMATIC
     given = fields.by_lowered_name(headers)
-    # RFC 3834 section 5: a responder must not answer a mail that no person wrote. A job may say that a person did.
-    if "auto-submitted" not in given:
-        head.add_own("Auto-Submitted", "auto-generated")
-    if "x-auto-response-suppress" not in given and given.get("auto-submitted", "").lower() != "no":
-        head.add_own("X-Auto-Response-Suppress", "All")
-    for name, value in headers:
-        if fields.is_text(name, defaults):
-            head.add_text(name, value)
-        else:
-            head.add(name, value, header.identifiers(name, value, f"headers.{name}"))
+    if given.get("auto-submitted", "").lower() == "no":
+        return ()
+    return tuple(line for line in _AUTOMATIC if line.partition(":")[0].lower() not in given)
+
+
+def _said(name: str, value: str) -> str:
+    return f"{name}: {value}" if value else f"{name}:"
+
+
+def _line(name: str, value: str, defaults: settings.Mail) -> str:
+    if fields.is_text(name, defaults):
+        return header.text(name, value)
+    return header.identifiers(name, value, f"headers.{name}")

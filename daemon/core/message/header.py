@@ -18,6 +18,7 @@ import binascii
 import re
 from collections.abc import Sequence
 from datetime import datetime
+from functools import lru_cache
 from urllib.parse import quote
 
 from daemon.core.message.address import Mailbox
@@ -32,25 +33,28 @@ _WORD = 75
 _WORD_MIN = 30
 _WORD_FRAME = len("=?utf-8?q??=")
 _PARAMETER = 60
+# Some relays add an ugly To, or refuse, where neither To nor Cc stands.
+_NOBODY = "undisclosed-recipients:;"
 
 _ATOMS = re.compile(r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+(?: [A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+)*")
 _SPECIAL = re.compile(r'(["\\])')
 _BLANK_AND_WORD = re.compile(" *[^ ]+")
 _ENCODED_WORD = re.compile(r"=\?[^?]*\?[BbQq]\?")
 # RFC 2047 section 5 (3): what a Q word within a phrase may hold as itself.
-_Q_SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789!*+-/")
+_Q_SAFE = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789!*+-/"
+# An octet of UTF-8 within a character, and how it is written in Q.
+_CONTINUATION = range(0x80, 0xC0)
+_CONTINUES = re.compile("=[89AB]")
 _Q = tuple(chr(octet) if octet in _Q_SAFE else "_" if octet == ord(" ") else f"={octet:02X}" for octet in range(256))
 _FILE_NAME = re.compile(r"[A-Za-z0-9!#$&()+,.@^_{}~-]+(?: [A-Za-z0-9!#$&()+,.@^_{}~-]+)*")
 _ATTRIBUTE_SAFE = "!#$&+-.^_~"
-_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
 def date(instant: datetime) -> str:
     """Return an instant in UTC as RFC 5322 section 3.3 writes it, whatever the locale."""
-    day, month = _DAYS[instant.weekday()], _MONTHS[instant.month - 1]
-    time = f"{instant.hour:02}:{instant.minute:02}:{instant.second:02}"
-    return f"{day}, {instant.day:02} {month} {instant.year:04} {time} +0000"
+    # Such as "Tue Dec  1 07:30:00 2026".
+    written = instant.ctime()
+    return f"{written[:3]}, {written[8:10].replace(' ', '0')} {written[4:7]} {written[20:]} {written[11:19]} +0000"
 
 
 def text(name: str, value: str) -> str:
@@ -60,7 +64,7 @@ def text(name: str, value: str) -> str:
     if is_plain(value) and "=?" not in value and value[0] != " " and value[-1] != " ":
         if len(name) + 2 + len(value) <= _LINE:
             return f"{name}: {value}"
-        lines = _fold(name, value)
+        lines = _folded(name, value)
         if max(map(len, lines)) <= _LINE_MAX:
             return "\r\n".join(lines)
     return f"{name}: " + "\r\n ".join(encoded_words(value, len(name) + 2))
@@ -76,23 +80,31 @@ def identifiers(name: str, value: str, field: str) -> str:
         refuse("header_invalid", field, "must be printable ASCII, not empty, and without blanks at its ends")
     if _ENCODED_WORD.search(value):
         refuse("header_invalid", field, "can be read as an encoded word")
-    lines = _fold(name, value)
+    lines = _folded(name, value)
     if max(map(len, lines)) > _LINE_MAX:
         refuse("header_too_long", field, f"holds a word that makes a line longer than {_LINE_MAX} octets")
     return "\r\n".join(lines)
 
 
 def mailboxes(name: str, boxes: Sequence[Mailbox]) -> str:
-    """Return a field of mailboxes, without its final CRLF; an address with a local part outside ASCII stays as it is."""
-    pieces = [piece for box in boxes[:-1] for piece in _mailbox_pieces(box, ",")]
-    pieces += _mailbox_pieces(boxes[-1], "")
-    lines = [f"{name}: {pieces[0]}"]
-    for piece in pieces[1:]:
-        if len(lines[-1]) + 1 + len(piece) <= _LINE:
-            lines[-1] += f" {piece}"
-        else:
-            lines.append(f" {piece}")
-    return "\r\n".join(lines)
+    """Return a field of mailboxes, without its final CRLF; without any it holds a group of nobody.
+
+    An address with a local part outside ASCII stays as it is.
+    """
+    if not boxes:
+        return f"{name}: {_NOBODY}"
+    pieces = _mailbox_pieces(boxes[-1], "")
+    if len(boxes) > 1:
+        pieces = [piece for box in boxes[:-1] for piece in _mailbox_pieces(box, ",")] + pieces
+    field = f"{name}: {pieces[0]}"
+    return field if len(pieces) == 1 else "\r\n".join(_fold(field, [f" {piece}" for piece in pieces[1:]]))
+
+
+# A worker's mails come from the same few senders.
+@lru_cache(maxsize=64)
+def sender(box: Mailbox) -> str:
+    """Return the field From, without its final CRLF."""
+    return mailboxes("From", (box,))
 
 
 def parameters(value: str, *pairs: str) -> str:
@@ -123,45 +135,58 @@ def fallback_file_name(name: str) -> str:
 
 def encoded_words(value: str, used: int) -> list[str]:
     """Return encoded words that together decode to the value; `used` octets of the first line are taken."""
-    encoded = value.encode()
-    q_octets = sum(map(len, map(_Q.__getitem__, encoded)))
-    in_base64 = q_octets > (len(encoded) + 2) // 3 * 4
+    octets = value.encode()
     room = max(min(_WORD, _WORD_LINE - used), _WORD_MIN) - _WORD_FRAME
-    words, word = [], b""
-    for character in value:
-        octets = character.encode()
-        longer = word + octets
-        size = (len(longer) + 2) // 3 * 4 if in_base64 else sum(len(_Q[octet]) for octet in longer)
-        if size > room and word:
-            words.append(_encoded_word(word, in_base64=in_base64))
-            word, room = octets, _WORD - _WORD_FRAME
-        else:
-            word = longer
-    words.append(_encoded_word(word, in_base64=in_base64))
+    q_octets = len(octets) + 2 * len(octets.translate(None, _Q_SAFE + b" "))
+    return _in_base64(octets, room) if q_octets > (len(octets) + 2) // 3 * 4 else _in_q(octets, room)
+
+
+def _in_base64(octets: bytes, room: int) -> list[str]:
+    words, start = [], 0
+    while start < len(octets):
+        end = start + room // 4 * 3
+        while end < len(octets) and octets[end] in _CONTINUATION:
+            end -= 1
+        words.append(f"=?utf-8?b?{binascii.b2a_base64(octets[start:end], newline=False).decode('ascii')}?=")
+        start, room = end, _WORD - _WORD_FRAME
     return words
 
 
-def _encoded_word(octets: bytes, *, in_base64: bool) -> str:
-    if in_base64:
-        return f"=?utf-8?b?{binascii.b2a_base64(octets, newline=False).decode('ascii')}?="
-    return f"=?utf-8?q?{''.join(map(_Q.__getitem__, octets))}?="
+def _in_q(octets: bytes, room: int) -> list[str]:
+    quoted = "".join(map(_Q.__getitem__, octets))
+    words, start = [], 0
+    while start < len(quoted):
+        end = start + room
+        while end < len(quoted) and ("=" in quoted[end - 2 : end] or _CONTINUES.match(quoted, end)):
+            end -= 1
+        words.append(f"=?utf-8?q?{quoted[start:end]}?=")
+        start, room = end, _WORD - _WORD_FRAME
+    return words
 
 
 def _mailbox_pieces(box: Mailbox, separator: str) -> list[str]:
     """Return what a mailbox is made of; a line may be folded between the pieces and nowhere else."""
-    if not box.name:
-        return [box.address + separator]
-    if not is_plain(box.name) or "=?" in box.name:
+    name = box.name
+    if not name:
+        return [f"{box.local}@{box.domain}{separator}"]
+    address = f"<{box.local}@{box.domain}>{separator}"
+    if "=?" in name or not is_plain(name):
         # The first word shares its line with the longest name of such a field.
-        return [*encoded_words(box.name, len("Reply-To: ")), f"<{box.address}>{separator}"]
-    name = box.name if _ATOMS.fullmatch(box.name) else '"' + _SPECIAL.sub(r"\\\1", box.name) + '"'
-    return [f"{name} <{box.address}>{separator}"]
+        return [*encoded_words(name, len("Reply-To: ")), address]
+    if _ATOMS.fullmatch(name):
+        return [f"{name} {address}"]
+    return ['"' + _SPECIAL.sub(r"\\\1", name) + f'" {address}']
 
 
-def _fold(name: str, value: str) -> list[str]:
-    pieces = _BLANK_AND_WORD.findall(value)
-    lines = [f"{name}: {pieces[0]}"]
-    for piece in pieces[1:]:
+def _folded(name: str, value: str) -> list[str]:
+    first, *rest = _BLANK_AND_WORD.findall(value)
+    return _fold(f"{name}: {first}", rest)
+
+
+def _fold(line: str, pieces: Sequence[str]) -> list[str]:
+    """Return lines that begin with the one given; each piece begins with its blanks and stays whole."""
+    lines = [line]
+    for piece in pieces:
         if len(lines[-1]) + len(piece) <= _LINE:
             lines[-1] += piece
         else:

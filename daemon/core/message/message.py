@@ -6,15 +6,15 @@ returns what it carries; the exception never leaves the package.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NoReturn
+
+import msgspec
 
 _SHOWN = 80
 _SENTENCE = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(msgspec.Struct, frozen=True):
     """One mail and its envelope, the same bytes whenever it is composed from the same job."""
 
     envelope_from: str
@@ -31,8 +31,7 @@ class Message:
     """Of the address in From, in lower case; who signs must be responsible for it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unbuildable:
+class Unbuildable(msgspec.Struct, frozen=True):
     """Why a payload is no mail; nothing that is tried again later can change it."""
 
     reason: str

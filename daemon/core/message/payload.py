@@ -67,8 +67,8 @@ def read(payload: str, max_message_bytes: int, templates: Templates) -> Draft:
     raw = _decode(payload)
     if not isinstance(raw, dict):
         refuse("not_an_object", "", "the payload must be a JSON object")
-    if unknown := raw.keys() - _KEYS:
-        refuse("unknown_key", min(unknown), f"is no key of a mail; known are {', '.join(sorted(_KEYS))}")
+    if not _KEYS.issuperset(raw):
+        refuse("unknown_key", min(raw.keys() - _KEYS), f"is no key of a mail; known are {', '.join(sorted(_KEYS))}")
     texts = filled_in(raw, templates, max_message_bytes) if is_named(raw) else _own_texts(raw)
     text, html = texts.text or "", texts.html or ""
     if len(text) + len(html) > max_message_bytes:
@@ -76,10 +76,10 @@ def read(payload: str, max_message_bytes: int, templates: Templates) -> Draft:
     sender = raw.get("from")
     return Draft(
         sender=None if sender is None else mailbox(sender, "from"),
-        to=_mailboxes(raw.get("to"), "to"),
-        cc=_mailboxes(raw.get("cc"), "cc"),
-        bcc=_mailboxes(raw.get("bcc"), "bcc"),
-        reply_to=_mailboxes(raw.get("reply_to"), "reply_to"),
+        to=_mailboxes(raw, "to"),
+        cc=_mailboxes(raw, "cc"),
+        bcc=_mailboxes(raw, "bcc"),
+        reply_to=_mailboxes(raw, "reply_to"),
         subject=require_header(texts.subject, "subject"),
         text=text,
         html=html,
@@ -102,8 +102,7 @@ def _decode(payload: str) -> object:
 
 
 def _own_texts(raw: dict[str, object]) -> Rendered:
-    subject, text, html = (_string(raw.get(key), key) for key in ("subject", "text", "html"))
-    return Rendered(subject, text, html)
+    return Rendered(_string(raw.get("subject"), "subject"), _string(raw.get("text"), "text"), _string(raw.get("html"), "html"))
 
 
 def _string(value: object, field: str) -> str:
@@ -122,8 +121,8 @@ def _list(value: object, field: str, limit: int) -> list[object]:
     return value
 
 
-def _mailboxes(value: object, field: str) -> tuple[Mailbox, ...]:
-    if value is None:
+def _mailboxes(raw: dict[str, object], field: str) -> tuple[Mailbox, ...]:
+    if field not in raw or (value := raw[field]) is None:
         return ()
     if isinstance(value, str | dict):
         return (mailbox(value, field),)

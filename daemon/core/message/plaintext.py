@@ -11,55 +11,49 @@ import re
 from html import unescape
 
 _LIMIT = 1_000_000
-_TAG = re.compile("(<[A-Za-z/!?][^<>]*>)")
-_NAME = re.compile("</?([A-Za-z][A-Za-z0-9]*)")
+# Cuts a text into what is seen, and of each tag: whether it ends something, its name, and the rest.
+_TAG = re.compile("<(?:(/?)([A-Za-z][A-Za-z0-9]*)|[/!?])([^<>]*)>")
 _TARGET = re.compile("""\\shref\\s*=\\s*(?:"([^"]*)"|'([^']*)'|([^\\s>"']+))""", re.IGNORECASE)
 _BLANKS = re.compile("[ \t\r\n\f]+")
-_BREAKS = re.compile("[ ]*\n[ \n]*")
+_EMPTY_LINES = re.compile("\n{3,}")
 _UNSEEN = frozenset({"head", "script", "style", "template", "title"})
-_PARAGRAPHS = frozenset({"blockquote", "div", "h1", "h2", "h3", "h4", "h5", "h6", "ol", "p", "pre", "section", "table", "ul"})
-_LINES = frozenset({"br", "hr", "li", "tr"})
+_PARAGRAPHS = ("blockquote", "div", "h1", "h2", "h3", "h4", "h5", "h6", "ol", "p", "pre", "section", "table", "ul")
+_BREAKS = dict.fromkeys(_PARAGRAPHS, "\n\n") | dict.fromkeys(("br", "hr", "li", "tr"), "\n")
 
 
 def from_html(html: str) -> str:
     """Return the words of an HTML text; empty when it has none, or when it is longer than anybody reads."""
     if len(html) > _LIMIT:
         return ""
-    pieces: list[str] = []
+    cut = _TAG.split(html)
+    pieces = [_seen(cut[0])]
     unseen = target = ""
-    for index, piece in enumerate(_TAG.split(html)):
-        is_tag = index % 2 == 1
-        if not is_tag:
-            if not unseen:
-                pieces.append(_BLANKS.sub(" ", piece))
-            continue
-        found = _NAME.match(piece)
-        name = found[1].lower() if found else ""
-        is_end = piece.startswith("</")
+    for end, written, rest, text in zip(cut[1::4], cut[2::4], cut[3::4], cut[4::4], strict=True):
+        name = written.lower() if written else ""
         if unseen:
-            unseen = "" if is_end and name == unseen else unseen
-        elif name in _UNSEEN and not is_end:
+            unseen = "" if end and name == unseen else unseen
+        elif name in _UNSEEN and not end:
             unseen = name
         elif name == "a":
-            pieces.append(f" ({target})" if is_end and target else "")
-            target = "" if is_end else _target(piece)
-        else:
-            pieces.append(_break(name))
+            pieces.append(f" ({target})" if end and target else "")
+            target = "" if end else _target(rest)
+        elif name in _BREAKS:
+            pieces.append(_BREAKS[name])
+        if text and not unseen:
+            pieces.append(_seen(text))
     return _tidy("".join(pieces))
 
 
-def _target(tag: str) -> str:
-    found = _TARGET.search(tag)
+def _seen(text: str) -> str:
+    return text if text.isprintable() and "  " not in text else _BLANKS.sub(" ", text)
+
+
+def _target(attributes: str) -> str:
+    found = _TARGET.search(attributes)
     target = next(filter(None, found.groups()), "").strip() if found else ""
     return target if target.lower().startswith(("http://", "https://", "mailto:")) else ""
 
 
-def _break(name: str) -> str:
-    if name in _PARAGRAPHS:
-        return "\n\n"
-    return "\n" if name in _LINES else ""
-
-
 def _tidy(text: str) -> str:
-    lines = _BREAKS.sub(lambda found: "\n\n" if found[0].count("\n") > 1 else "\n", text).split("\n")
-    return unescape("\n".join(" ".join(line.split(" ")).strip(" ") for line in lines)).strip()
+    lines = [line.strip(" ") for line in text.split("\n")]
+    return unescape(_EMPTY_LINES.sub("\n\n", "\n".join(lines))).strip()

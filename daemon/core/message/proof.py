@@ -29,51 +29,52 @@ from msgspec.structs import replace
 
 from daemon.core.message.address import Mailbox
 from daemon.core.message.body import Part
-from daemon.core.message.brief import Value, decoded, is_read
+from daemon.core.message.brief import Field, decoded, is_read
 
-_LINE_MAX = 998
+# No LF but those at their ends, no end without a CR before it.
+_LINES = re.compile(rb"(?:.{0,998}\r\n)++")
+_BARE_CR = re.compile(rb"\r[^\n]")
 _LARGE = 65_536
 _KEPT = 4_096
 _MIME_FIELDS = ("MIME-Version", "Content-Type", "Content-Transfer-Encoding")
 _FOLD = re.compile(r"\r\n(?=[ \t])")
 
 
+Value = str | tuple[Mailbox, ...]
+"""A field's text, or its mailboxes; both decoded."""
+
+
 class Asked(msgspec.Struct, frozen=True):
     """What a mail has to say."""
 
-    fields: Sequence[tuple[str, Value]]
-    """Header fields in order, down to MIME-Version; each with its text or its mailboxes, decoded."""
+    fields: Sequence[Field]
+    """Header fields in order, down to MIME-Version."""
     root: Part
-    is_ascii: bool
-    """Whether no address in the header fields needs anything else."""
 
 
 def mismatch(content: bytes, asked: Asked) -> str:
     """Return the name of the first thing that the mail says differently; empty when it says what was asked."""
-    if fault := _wire_fault(content, asked):
+    if fault := _wire_fault(content):
         return fault
-    if is_read(content, asked.fields, asked.root):
+    if content.isascii() and is_read(content, asked.fields, asked.root):
         return ""
     return _full_fault(content, asked)
 
 
-def _wire_fault(content: bytes, asked: Asked) -> str:
+def _wire_fault(content: bytes) -> str:
+    if _LINES.fullmatch(content) and not _BARE_CR.search(content):
+        return "octets" if 0 in content else ""
     pairs = content.count(b"\r\n")
-    if content.count(b"\r") != pairs or content.count(b"\n") != pairs or not content.endswith(b"\r\n"):
-        return "line ends"
-    if b"\0" in content or content.isascii() != asked.is_ascii:
-        return "octets"
-    start, end = 0, len(content)
-    while start < end:
-        # To the last line end that a line from here may have: every line before it is shorter still.
-        line_end = content.rfind(b"\r\n", start, start + _LINE_MAX + 2)
-        if line_end < 0:
-            return "line length"
-        start = line_end + 2
-    return ""
+    is_whole = content.count(b"\r") == content.count(b"\n") == pairs and content.endswith(b"\r\n")
+    return "line length" if is_whole else "line ends"
 
 
 def _full_fault(content: bytes, asked: Asked) -> str:
+    fields = [_named(field) for field in asked.fields]
+    people = [box for _, boxes in fields if not isinstance(boxes, str) for box in boxes]
+    if content.isascii() != all(box.local.isascii() for box in people):
+        # A mail that needs no SMTPUTF8 must not use it, and one that needs it does.
+        return "octets"
     parts = list(_walk(asked.root))
     for index, part in enumerate(parts):
         if len(part.body) > _LARGE and not part.children and decoded(part.encoding, part.body) == part.data:
@@ -81,8 +82,8 @@ def _full_fault(content: bytes, asked: Asked) -> str:
             content = content.replace(part.body, shorter.body, 1)
     text = content.decode()
     try:
-        return _fault_of(message_from_string(text, policy=policy.default), asked, parts, _read_modern) or _fault_of(
-            message_from_string(text, policy=policy.compat32), asked, parts, _read_legacy
+        return _fault_of(message_from_string(text, policy=policy.default), fields, parts, _read_modern) or _fault_of(
+            message_from_string(text, policy=policy.compat32), fields, parts, _read_legacy
         )
     except (AssertionError, AttributeError, LookupError, MessageError, TypeError, ValueError) as error:
         # Both parsers have raised each of these on what they could not read.
@@ -104,11 +105,20 @@ def _abridged(part: Part) -> Part:
     return replace(part, body=body, data=decoded(part.encoding, body))
 
 
-def _fault_of(mail: Parsed, asked: Asked, parts: Sequence[Part], read: Callable[[object, Value], Value]) -> str:
-    mime = _MIME_FIELDS[:2] if asked.root.children else _MIME_FIELDS
-    if mail.keys() != [*(name for name, _ in asked.fields), *mime]:
+def _named(field: Field) -> tuple[str, Value]:
+    if not isinstance(field, str):
+        return field
+    name, _, value = field.partition(":")
+    return name, value.removeprefix(" ")
+
+
+def _fault_of(
+    mail: Parsed, fields: Sequence[tuple[str, Value]], parts: Sequence[Part], read: Callable[[object, Value], Value]
+) -> str:
+    mime = _MIME_FIELDS[:2] if parts[0].children else _MIME_FIELDS
+    if mail.keys() != [*(name for name, _ in fields), *mime]:
         return "header names"
-    for (name, value), found in zip(asked.fields, mail.values(), strict=False):
+    for (name, value), found in zip(fields, mail.values(), strict=False):
         if read(found, value) != value:
             return name
     found_parts = list(mail.walk())

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as some
 
 from daemon.core import settings
+from daemon.core.message import address
+from daemon.core.message.address import Mailbox, mailbox
+from daemon.core.message.message import Refusal
 from tests.core.message.composing import composed, lines_of, parsed, refused
+from tests.core.message.test_message_hostile import ADDRESSES, HOSTILE, TEXTS
 
 WIDE_DOMAIN = ".".join(["ü" * 57] * 4)
 """231 characters, and 255 octets as A-labels."""
@@ -168,3 +176,43 @@ def test_domain_has_a_limit_of_its_own() -> None:
     """Also where no local part stands before it."""
     found = refused(settings.Mail(from_="a@example.org", message_id_domain=WIDE_DOMAIN + ".aaa"))
     assert found.detail == "its domain is longer than 255 octets"
+
+
+def test_domains_that_are_remembered_are_few() -> None:
+    """Jobs may name any domain; the memory of a worker must not grow with them."""
+    for number in range(300):
+        mailbox(f"a@bücher{number}.example", "to")
+    assert address._by_idna.cache_info().currsize <= 256  # noqa: SLF001  the claim is about this
+
+
+NEVER = re.compile("(?!)")
+BEGINNINGS = some.sampled_from(["", "Ann <", "Ann Example <", "Ann  E <", "A.B <", "1 <", "<", " "])
+LOCALS = some.sampled_from(["ann", "a.b", "a..b", ".a", "A+b_c-d", "a" * 40, "a" * 65, "=?", "a b", ""])
+LABELS = some.sampled_from(["example", "org", "Example", "x-y", "x--y", "xn--zz", "-x", "x-", "1", "a" * 40, "a_b", "ü", ""])
+DOMAINS = some.lists(LABELS, max_size=4).map(".".join)
+COMMON = some.builds("{}{}@{}{}".format, BEGINNINGS, LOCALS, DOMAINS, some.sampled_from(["", ">", ".", "> ", " ", ">>"]))
+
+
+@HOSTILE
+@given(some.one_of(COMMON, ADDRESSES, some.builds("{} <{}>".format, TEXTS, ADDRESSES)))
+def test_common_mailbox_is_read_as_the_long_way_reads_it(value: str) -> None:
+    """The single look changes how long it takes, and nothing else."""
+
+    def read(given: object) -> Mailbox | tuple[str, str]:
+        try:
+            return mailbox(given, "to")
+        except Refusal as refusal:
+            return refusal.unbuildable.reason, refusal.unbuildable.detail
+
+    found = [read(value), read({"name": "Ann", "email": value})]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(address, "_COMMON", NEVER)
+        patch.setattr(address, "_COMMON_MAILBOX", NEVER)
+        assert found == [read(value), read({"name": "Ann", "email": value})]
+
+
+@pytest.mark.parametrize("given", ["ann@example.org", "Ann Example <ann+tag@mail.example.org>", {"email": "ann@example.org"}])
+def test_common_mailbox_needs_a_single_look(given: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What most payloads hold isn't taken apart."""
+    monkeypatch.setattr(address, "domain_name", None)
+    assert mailbox(given, "to").domain.endswith("example.org")

@@ -8,6 +8,7 @@ import pytest
 
 from daemon.core.message import header
 from daemon.core.message.address import Mailbox
+from daemon.core.message.brief import decoded_words
 from daemon.core.message.message import Refusal
 from tests.core.message.composing import composed, lines_of, parsed
 
@@ -56,14 +57,20 @@ def test_text_that_looks_encoded_is_encoded_again() -> None:
     assert (mail["Subject"], mail["X-A"], mail["Bcc"]) == (value, value, None)
 
 
-@pytest.mark.parametrize("value", ["Приглашение на встречу " * 12, "🎉" * 100, "ab é" * 100, "刘瑞" * 90, "=?" * 100, "a" * 1000])
+LONG = ["Приглашение на встречу " * 12, "🎉" * 100, "ab é" * 100, "刘瑞" * 90, "=?" * 100, "a" * 1000]
+CUT_ANYWHERE = ["x" * before + character + "y" * 80 for before in range(38, 60) for character in ("é", "🎉", "=?")]
+
+
+@pytest.mark.parametrize("value", [*LONG, *CUT_ANYWHERE])
 def test_encoded_words_fit_their_lines(value: str) -> None:
     """75 octets a word, 76 a line, and no code point is cut in two (RFC 2047 sections 2 and 5)."""
     lines = header.text("Subject", value).removeprefix("Subject: ").split("\r\n ")
     assert len(lines) > 1
+    assert decoded_words(" ".join(lines)) == value
     for number, line in enumerate(lines):
         assert WORD.fullmatch(line)
         assert len(line) <= (67 if number == 0 else 75)
+        assert decoded_words(line)
         assert parsed(composed(headers={"X-Word": line}))["X-Word"] == line
     assert parsed(composed(subject=value))["Subject"] == value
 
