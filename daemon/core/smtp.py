@@ -6,9 +6,10 @@ A report says what happened, raw; `verdicts` decides what it means. Stages are R
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
+
+import msgspec
 
 
 class Stage(StrEnum):
@@ -52,8 +53,7 @@ TEXT_CHARACTERS: Final = 500
 """As much of a reply as is kept, shown and stored."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True):
     """A relay's answer: three digits, the enhanced code if it has one (RFC 3463), and the text without either."""
 
     code: int
@@ -69,17 +69,26 @@ class Reply:
         return " ".join(part for part in (str(self.code), self.enhanced, self.text) if part)[:TEXT_CHARACTERS]
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What one stage of an exchange ended with."""
+class Report(msgspec.Struct, frozen=True, eq=False):
+    """What one stage of an exchange ended with; equal to another that says the same, whatever its detail."""
 
     relay: str
     stage: Stage
     answer: Reply | Fault
     reused: bool = False
     """Whether the connection had carried a transaction before: then a fault may be its age's, not ours."""
-    detail: str = field(default="", compare=False)
+    detail: str = ""
     """What the system or OpenSSL said about a fault, for the log: which host name, which authority, which port."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Report) and self._said == other._said
+
+    def __hash__(self) -> int:
+        return hash(self._said)
+
+    @property
+    def _said(self) -> tuple[str, Stage, Reply | Fault, bool]:
+        return self.relay, self.stage, self.answer, self.reused
 
 
 _ANY_LINE_END: Final = re.compile(rb"\r\n|\r|\n")
@@ -89,7 +98,8 @@ def stuff(content: bytes) -> bytes:
     """Return a message as it travels after DATA: CRLF line ends only, dots doubled, one CRLF at the end, the final dot left out.
 
     A CR or LF that stands alone never leaves, since some servers take it for a line end and others don't: that difference is what
-    SMTP smuggling lives on. Content that is clean already, which is the rule, costs three counts and one replacement.
+    SMTP smuggling lives on. Content that is clean already, which is the rule, costs three counts and one replacement: 3
+    microseconds for 1 kB. Splitting it into lines and joining them took as long, one regular expression three to ten times that.
     """
     ends = content.count(b"\r\n")
     if content.count(b"\r") != ends or content.count(b"\n") != ends:

@@ -15,14 +15,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
+from math import inf
 from typing import Final
 
 import structlog
 
 from daemon.core import settings
 from daemon.core.smtp import CLOSING, Fault, Reply, Report, Stage
-from daemon.core.verdicts import Decision, Rule, Verdict, decide
+from daemon.core.verdicts import Decision, Table, Verdict, decide
 from daemon.smtp.breaker import Access, Breaker
 from daemon.smtp.connection import Connection
 from daemon.smtp.opening import open_connection
@@ -49,7 +50,7 @@ class Line:
         ehlo_name: Callable[[], Awaitable[str]],
         boottime_s: Callable[[], float],
         chance: Callable[[], float],
-        rules: Sequence[Rule],
+        rules: Table,
         on_change: Callable[[], None],
     ) -> None:
         self.relay = relay
@@ -63,8 +64,19 @@ class Line:
         self._rules = rules
         self._on_change = on_change
         self._openings = 0
+        self._waiting = 0
+        self._looks_mono = -inf
+        """Until when `run` sleeps; inf: until it is woken, which under load happens once in `idle_s`, not with each check-in."""
         self._news = asyncio.Event()
         self._woken = asyncio.Event()
+
+    def take_now(self) -> Connection | None:
+        """Give an idle connection if that needs no waiting, which is the usual case; else None. Ask while there is access."""
+        if not self.pool.places.take_now():
+            return None
+        if (idle := self.pool.idle()) is None:
+            self.pool.places.give_back()
+        return idle
 
     async def take(self, *, fresh: bool = False) -> Connection | Report:
         """Wait for a place, then give an idle connection (unless it must be `fresh`) or open one. Cancelling is safe."""
@@ -79,11 +91,13 @@ class Line:
 
     def check_in(self, connection: Connection) -> None:
         """Take a connection back and let the next one in."""
-        if self.pool.next_expiry_mono is None:
-            self._woken.set()
         self.pool.check_in(connection)
         self.pool.places.give_back()
-        self._tell()
+        if self._waiting:
+            self._tell()
+        expiry_mono = self.pool.next_expiry_mono
+        if expiry_mono is not None and expiry_mono < self._looks_mono:
+            self._woken.set()
 
     def note(self, decision: Decision) -> None:
         """Hear what became of a transaction."""
@@ -99,8 +113,10 @@ class Line:
         """Part from idle connections in time, and try the relay when a try is due; for ever."""
         while True:
             self._woken.clear()
+            wait_s = self._wait_s()
+            self._looks_mono = inf if wait_s is None else self._boottime_s() + wait_s
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._wait_s()):
+                async with asyncio.timeout(wait_s):
                     await self._woken.wait()
             self.pool.expire()
             if not self.breaker.usable and not self.breaker.retry_in_s:
@@ -131,7 +147,11 @@ class Line:
                 return idle
             if not self._openings or (self.pool.live and not self.relay.username):
                 return await self._open()
-            await self._news.wait()
+            self._waiting += 1
+            try:
+                await self._news.wait()
+            finally:
+                self._waiting -= 1
         return self.last
 
     async def _open(self) -> Connection | Report:

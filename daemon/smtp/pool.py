@@ -34,10 +34,16 @@ class Places:
         self.taken = 0
         self._waiters: deque[asyncio.Future[None]] = deque()
 
+    def take_now(self) -> bool:
+        """Take a place if one is free. Then nobody waits for it: every place that comes free is granted at once."""
+        if self.taken >= self.limit:
+            return False
+        self.taken += 1
+        return True
+
     async def take(self) -> None:
         """Wait for a place. Cancelling is safe: a place that was granted in the same moment goes to the next."""
-        if self.taken < self.limit:  # then nobody waits: every place that comes free is granted at once
-            self.taken += 1
+        if self.take_now():
             return
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
@@ -51,7 +57,8 @@ class Places:
     def give_back(self) -> None:
         """Return a place."""
         self.taken -= 1
-        self.grant()
+        if self._waiters:
+            self.grant()
 
     def grant(self) -> None:
         """Let in whoever fits; needed after the limit has grown."""
@@ -76,7 +83,7 @@ class Pool:
     @property
     def live(self) -> int:
         """Connections that are open, idle ones included."""
-        return len(self._in_use) + len(self._idle)
+        return len(self._in_use) + sum(connection.reusable for _, connection in self._idle)
 
     @property
     def next_expiry_mono(self) -> float | None:
@@ -84,13 +91,18 @@ class Pool:
         return self._idle[0][0] + self._relay.idle_s if self._idle else None
 
     def idle(self) -> Connection | None:
-        """Take the connection that was used last, if one is good; the others go to sleep at the far end and expire."""
-        self.expire()
-        if not self._idle:
-            return None
-        _, connection = self._idle.pop()
-        self._in_use.add(connection)
-        return connection
+        """Take the connection that was used last, if one is good; the others go to sleep at the far end and expire there.
+
+        Only those that are taken are looked at: one that died or grew old behind them costs nothing until its turn comes.
+        """
+        now = self._clock()
+        while self._idle:
+            since_mono, connection = self._idle.pop()
+            if not self._over(since_mono, connection, now):
+                self._in_use.add(connection)
+                return connection
+            connection.quit()
+        return None
 
     def add(self, connection: Connection) -> None:
         """Count a connection that was just opened, in use."""
@@ -100,20 +112,21 @@ class Pool:
     def check_in(self, connection: Connection) -> None:
         """Take a connection back: keep it if it can be used again, else part from it."""
         self._in_use.discard(connection)
+        now = self._clock()
         if not connection.reusable:
             connection.abort()
-        elif self._worn(connection) or self.live >= self.places.limit:
+        elif self._worn(connection, now) or self._full:
             connection.quit()
         else:
             connection.reused = connection.transactions > 0
-            self._idle.append((self._clock(), connection))
+            self._idle.append((now, connection))
 
     def expire(self) -> None:
-        """Part from idle connections that died or whose time is over."""
+        """Part from all idle connections that died or whose time is over."""
+        now = self._clock()
         kept: deque[tuple[float, Connection]] = deque()
         for since_mono, connection in self._idle:
-            over = self._clock() - since_mono >= self._relay.idle_s or self._too_old(connection)
-            if over or not connection.reusable:
+            if self._over(since_mono, connection, now):
                 connection.quit()
             else:
                 kept.append((since_mono, connection))
@@ -145,8 +158,16 @@ class Pool:
             self._limit_changed_mono = self._clock()
             self.places.grant()
 
-    def _worn(self, connection: Connection) -> bool:
-        return connection.transactions >= self._relay.messages_per_connection or self._too_old(connection)
+    @property
+    def _full(self) -> bool:
+        """Whether there are as many as the relay lets us have; the dead ones are told from the others only if it matters."""
+        return len(self._in_use) + len(self._idle) >= self.places.limit <= self.live
 
-    def _too_old(self, connection: Connection) -> bool:
-        return self._clock() - connection.opened_mono >= self._relay.max_age_s
+    def _over(self, since_mono: float, connection: Connection, now: float) -> bool:
+        relay = self._relay
+        over = now - since_mono >= relay.idle_s or now - connection.opened_mono >= relay.max_age_s
+        return over or not connection.reusable
+
+    def _worn(self, connection: Connection, now: float) -> bool:
+        relay = self._relay
+        return connection.transactions >= relay.messages_per_connection or now - connection.opened_mono >= relay.max_age_s

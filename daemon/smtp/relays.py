@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from daemon.core import settings
 from daemon.core.rate import NoToken, Permit, Rate
 from daemon.core.smtp import Fault, Report, Stage
-from daemon.core.verdicts import RULES, Decision, Rule
+from daemon.core.verdicts import RULES, Decision, Table
 from daemon.smtp.connection import Connection
 from daemon.smtp.line import Line
 from daemon.smtp.opening import own_name, tls_context
@@ -39,7 +39,7 @@ class Relays:
         *,
         boottime_s: Callable[[], float],
         chance: Callable[[], float],
-        rules: Sequence[Rule] = RULES,
+        rules: Table = RULES,
     ) -> None:
         self.on_change: Callable[[], None] = lambda: None
         """Called when a relay's access has changed, either way."""
@@ -59,6 +59,12 @@ class Relays:
             )
             for relay in relays
         )
+        self._by_name = {line.relay.name: line for line in self._lines}
+        self._unbound = tuple(line for line in self._lines if not line.relay.queues)
+        self._bound = {
+            queue: tuple(line for line in self._lines if queue in line.relay.queues) for relay in relays for queue in relay.queues
+        }
+        """The lines of each queue that relays name."""
 
     @property
     def usable(self) -> bool:
@@ -108,7 +114,7 @@ class Relays:
         for line in lines:
             limited = line.relay.name in self.rates
             if line.breaker.usable and (not limited or (permit and permit.relay == line.relay.name)):
-                taken = await line.take(fresh=fresh)
+                taken = (None if fresh else line.take_now()) or await line.take(fresh=fresh)
                 if isinstance(taken, Connection) and limited and permit and self._boottime_s() > permit.until_mono:
                     return await self._renewed(taken, renew)
                 if isinstance(taken, Connection):
@@ -118,11 +124,11 @@ class Relays:
 
     def check_in(self, connection: Connection) -> None:
         """Give a connection back, in whatever state it is; the pool keeps it only if it can be used again."""
-        self._line(connection.relay).check_in(connection)
+        self._by_name[connection.relay].check_in(connection)
 
     def note(self, relay: str, decision: Decision) -> None:
         """Hear what became of a transaction: faults of the relay in a row close its access, successes widen it."""
-        self._line(relay).note(decision)
+        self._by_name[relay].note(decision)
 
     async def run(self) -> None:
         """Keep all lines: idle connections go in time, relays without access are tried when due. Never returns.
@@ -153,12 +159,8 @@ class Relays:
         self.on_change()
 
     def _serving(self, queue: str, wanted: str | None) -> tuple[Line, ...]:
-        bound = tuple(line for line in self._lines if queue in line.relay.queues)
-        serving = bound or tuple(line for line in self._lines if not line.relay.queues)
-        return tuple(line for line in serving if wanted in (None, line.relay.name))
-
-    def _line(self, name: str) -> Line:
-        return next(line for line in self._lines if line.relay.name == name)
+        serving = self._bound.get(queue, self._unbound)
+        return serving if wanted is None else tuple(line for line in serving if wanted == line.relay.name)
 
     async def _name(self, relay: settings.Relay) -> str:
         if relay.ehlo_name:

@@ -16,6 +16,7 @@ GOOD = [
     (b"250\r\n", Reply(250, None, "")),
     (b"250 \r\n", Reply(250, None, "")),
     (b"250 ok\n", Reply(250, None, "ok")),
+    (b"250 at 250 Elm Street\r\n", Reply(250, None, "at 250 Elm Street")),
     (b"250 2.1.5 fine\r\n", Reply(250, "2.1.5", "fine")),
     (b"550-5.1.1 no such\r\n550 5.1.1 user\r\n", Reply(550, "5.1.1", "no such user")),
     (b"250-a\r\n250-\r\n250 b\r\n", Reply(250, None, "a b")),
@@ -57,6 +58,21 @@ def test_reply_may_come_in_single_bytes(sent: bytes, expected: Reply) -> None:
         assert reader.unfinished
     assert reader.feed(sent[-1:]) == [expected]
     assert not reader.unfinished
+
+
+@pytest.mark.parametrize(("sent", "expected"), GOOD)
+def test_reply_may_be_cut_anywhere(sent: bytes, expected: Reply) -> None:
+    """Also between its lines, where what follows looks like a reply by itself."""
+    for cut in range(1, len(sent)):
+        reader = ReplyReader()
+        assert reader.feed(sent[:cut]) + reader.feed(sent[cut:]) == [expected]
+
+
+def test_lines_that_are_remembered_are_read_as_those_that_are_not() -> None:
+    """Whoever has seen a line says the same again, also where it is a part of a longer reply."""
+    for _ in range(2):
+        assert ReplyReader().feed(b"250 2.0.0 ok\r\n" * 3) == [Reply(250, "2.0.0", "ok")] * 3
+        assert ReplyReader().feed(b"250-first\r\n250 2.0.0 ok\r\n") == [Reply(250, "2.0.0", "first ok")]
 
 
 @pytest.mark.parametrize("sent", BAD)

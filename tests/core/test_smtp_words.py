@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.core.smtp import Reply, stuff
+from daemon.core.smtp import Fault, Reply, Report, Stage, stuff
 
 
 def unstuffed(body: bytes) -> bytes:
@@ -57,3 +57,18 @@ def test_reply_reads_as_it_came() -> None:
     assert str(Reply(250, "2.0.0", "queued as 4F1")) == "250 2.0.0 queued as 4F1"
     assert str(Reply(250, None, "")) == "250"
     assert len(str(Reply(250, "2.0.0", "x" * 500))) == 500
+
+
+def test_reports_that_say_the_same_are_equal() -> None:
+    """What the system said about a fault is for the log alone."""
+    report = Report("relay", Stage.TLS, Fault.TLS_FAILED, detail="one reason")
+    same = Report("relay", Stage.TLS, Fault.TLS_FAILED, detail="another")
+    others = [
+        Report("other", Stage.TLS, Fault.TLS_FAILED),
+        Report("relay", Stage.AUTH, Fault.TLS_FAILED),
+        Report("relay", Stage.TLS, Fault.CLOSED),
+        Report("relay", Stage.TLS, Fault.TLS_FAILED, reused=True),
+    ]
+    assert {report, same, *others} == {report, *others}
+    assert len({report, same, *others}) == 5
+    assert report != "relay"

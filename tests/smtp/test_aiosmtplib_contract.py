@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
+from typing import cast
 
 import aiosmtplib
 import pytest
@@ -17,6 +18,7 @@ from daemon.core.settings import Tls
 from daemon.smtp.opening import tls_context
 from tests.support.certificates import Authority
 from tests.support.exchange import relay_settings
+from tests.support.loops import on_both_loops
 from tests.support.relay import ScriptedRelay
 
 
@@ -28,8 +30,8 @@ async def client_of(server: ScriptedRelay, **options: object) -> AsyncIterator[a
     yield client
     transport = client.transport
     client.close()
-    assert isinstance(transport, asyncio.Transport)
-    transport.abort()
+    assert transport is not None
+    cast("asyncio.Transport", transport).abort()
 
 
 def test_release_is_one_that_was_looked_at() -> None:
@@ -40,6 +42,7 @@ def test_release_is_one_that_was_looked_at() -> None:
     assert "aiosmtplib>=5.1.3,<6" in project["dependencies"]
 
 
+@on_both_loops
 async def test_connect_greets_and_does_no_more() -> None:
     """With start_tls off and no user name, EHLO, TLS and AUTH are ours to order."""
     async with ScriptedRelay() as server, client_of(server):
@@ -54,6 +57,7 @@ async def test_extensions_are_known_in_lower_case() -> None:
         assert client.server_auth_methods == ["plain", "login"]
 
 
+@on_both_loops
 @pytest.mark.parametrize("tls", list(Tls))
 async def test_transport_can_be_taken_over(tls: Tls, authority: Authority) -> None:
     """After the opening, `client.transport` is the outermost transport, and what arrives goes to the protocol that we set."""
@@ -67,8 +71,7 @@ async def test_transport_can_be_taken_over(tls: Tls, authority: Authority) -> No
         if tls is Tls.STARTTLS:
             await client.starttls()
             await client.ehlo()
-        transport = client.transport
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast("asyncio.Transport", client.transport)
         assert (transport.get_extra_info("sslcontext") is not None) is (tls is not Tls.NONE)
         reader = asyncio.StreamReader()
         transport.set_protocol(asyncio.StreamReaderProtocol(reader))
@@ -76,8 +79,9 @@ async def test_transport_can_be_taken_over(tls: Tls, authority: Authority) -> No
         assert await reader.readline() == b"250 2.0.0 ok\r\n"
 
 
+@on_both_loops
 async def test_small_writes_leave_at_once() -> None:
-    """Asyncio sets TCP_NODELAY: the dot doesn't wait for the body's acknowledgement."""
+    """The loop sets TCP_NODELAY: the dot doesn't wait for the body's acknowledgement."""
     async with ScriptedRelay() as server, client_of(server) as client:
         connection = client.get_transport_info("socket")
         assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
@@ -101,6 +105,7 @@ async def test_malformed_reply_has_the_code_minus_one() -> None:
         assert malformed.value.code == -1
 
 
+@on_both_loops
 async def test_greeting_that_fails_names_its_cause() -> None:
     """An error of aiosmtplib's own behind a connect error means that the network had already connected."""
     async with ScriptedRelay({"greeting": {"reply": None, "then": "close"}}) as server:
@@ -110,6 +115,7 @@ async def test_greeting_that_fails_names_its_cause() -> None:
         assert isinstance(closed.value.__cause__, aiosmtplib.SMTPServerDisconnected)
 
 
+@on_both_loops
 async def test_network_that_fails_names_its_cause() -> None:
     """The operating system's error stands behind a connect error."""
     async with ScriptedRelay() as server:

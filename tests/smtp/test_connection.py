@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from tests.support.exchange import (
     envelope,
     sent,
 )
+from tests.support.loops import on_both_loops
 from tests.support.relay_session import Script
 
 MODES = {"one_by_one": ONE_BY_ONE, "pipelining": PIPELINING}
@@ -47,6 +49,7 @@ def script_at(stage: Stage, step: Any, ehlo: list[str]) -> Script:  # noqa: ANN4
     return {"ehlo": ehlo, stage.value: {"*": step} if stage is Stage.RCPT else step}
 
 
+@on_both_loops
 @both_modes
 async def test_message_arrives_as_it_was(ehlo: list[str]) -> None:
     """Dots and lines come out as they went in, with sender and recipients."""
@@ -57,6 +60,7 @@ async def test_message_arrives_as_it_was(ehlo: list[str]) -> None:
         assert connection.reusable
 
 
+@on_both_loops
 @both_modes
 async def test_one_connection_carries_many_messages(ehlo: list[str]) -> None:
     """After a 250 the next MAIL follows at once, without RSET or NOOP."""
@@ -67,6 +71,7 @@ async def test_one_connection_carries_many_messages(ehlo: list[str]) -> None:
         assert server.events.of("command", stage="rset") == []
 
 
+@on_both_loops
 @both_modes
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("stage", [Stage.MAIL, Stage.RCPT, Stage.DATA])
@@ -88,6 +93,7 @@ async def test_end_inside_the_envelope_is_reported_with_its_stage(stage: Stage, 
         assert server.messages == []
 
 
+@on_both_loops
 @both_modes
 @pytest.mark.parametrize("reply", ["450 4.3.0 later", "550 5.3.0 never"])
 @pytest.mark.parametrize("stage", [Stage.MAIL, Stage.RCPT, Stage.DATA])
@@ -104,6 +110,7 @@ async def test_refusal_inside_the_envelope_leaves_the_connection_good(stage: Sta
         assert (server.connections, len(server.events.of("command", stage="rset"))) == (1, 1)
 
 
+@on_both_loops
 @both_modes
 async def test_each_recipient_has_an_answer_of_its_own(ehlo: list[str]) -> None:
     """Two are refused, one gets the mail; 252 is as good as 250."""
@@ -120,6 +127,7 @@ async def test_each_recipient_has_an_answer_of_its_own(ehlo: list[str]) -> None:
         assert server.messages[0].recipients == (ANN,)
 
 
+@on_both_loops
 @both_modes
 async def test_answers_before_a_421_are_kept(ehlo: list[str]) -> None:
     """The first recipient's refusal stands; the report tells why the others have no answer."""
@@ -133,6 +141,7 @@ async def test_answers_before_a_421_are_kept(ehlo: list[str]) -> None:
         assert not connection.alive
 
 
+@on_both_loops
 @pytest.mark.parametrize("data", ["354 go ahead", ["354 go ahead", "354 go ahead"]])
 async def test_nobody_accepted_but_go_ahead_ends_the_connection(data: Any) -> None:  # noqa: ANN401 - a script's value
     """A relay that waits for a body for nobody gets none, no empty dot either."""
@@ -146,6 +155,19 @@ async def test_nobody_accepted_but_go_ahead_ends_the_connection(data: Any) -> No
         assert server.events.of("command", stage="dot") == []
 
 
+@on_both_loops
+@pytest.mark.parametrize("stage", [Stage.MAIL, Stage.DATA])
+async def test_each_command_has_its_own_limit_though_all_are_waited_for_together(stage: Stage) -> None:
+    """Whichever is the shorter one: a relay that answers all but this command is given up when its time is over."""
+    limits = {"command_timeout_s": 60.0, "data_timeout_s": 60.0}
+    limits["data_timeout_s" if stage is Stage.DATA else "command_timeout_s"] = SHORT_S
+    async with connected(script_at(stage, ENDS["hang"], PIPELINING), **limits) as (_, connection), asyncio.timeout(30.0):
+        failure = (await envelope(connection)).failure
+        assert failure is not None
+        assert (failure.stage, failure.answer) == (stage, Fault.TIMEOUT)
+
+
+@on_both_loops
 async def test_nobody_accepted_sends_no_data_where_commands_go_one_by_one() -> None:
     """Without pipelining DATA isn't even asked for."""
     async with connected({"ehlo": ONE_BY_ONE, "rcpt": {"*": "550 5.1.1 unknown"}}) as (server, connection):
@@ -153,6 +175,7 @@ async def test_nobody_accepted_sends_no_data_where_commands_go_one_by_one() -> N
         assert server.events.of("command", stage="data") == []
 
 
+@on_both_loops
 async def test_positive_answer_to_data_spends_the_connection() -> None:
     """A 250 where 354 belongs means that replies and commands no longer match."""
     async with connected({"data": "250 ok"}) as (_, connection):
@@ -162,6 +185,7 @@ async def test_positive_answer_to_data_spends_the_connection() -> None:
         assert not connection.alive
 
 
+@on_both_loops
 async def test_message_over_the_offered_size_is_not_tried() -> None:
     """The limit of EHLO is compared here; no MAIL leaves, and the connection stays good."""
     async with connected({"ehlo": ["SIZE 1000"]}) as (server, connection):
@@ -173,6 +197,7 @@ async def test_message_over_the_offered_size_is_not_tried() -> None:
         assert mail["line"] == f"MAIL FROM:<{SENDER}> SIZE=1000"
 
 
+@on_both_loops
 @pytest.mark.parametrize("size", ["SIZE", "SIZE 0", "SIZE x", "SIZE 99999999999999999999999"])
 async def test_size_without_a_limit_refuses_nothing(size: str) -> None:
     """RFC 1870: no number or 0 means no fixed limit; nonsense means none either."""
@@ -180,6 +205,7 @@ async def test_size_without_a_limit_refuses_nothing(size: str) -> None:
         assert (await envelope(connection)).ready
 
 
+@on_both_loops
 async def test_parameters_are_used_only_where_offered() -> None:
     """A relay that offers nothing gets a plain MAIL."""
     async with connected({"ehlo": ["HELP"]}) as (server, connection):
@@ -187,6 +213,7 @@ async def test_parameters_are_used_only_where_offered() -> None:
         assert server.events.of("command", stage="mail")[0]["line"] == f"MAIL FROM:<{SENDER}>"
 
 
+@on_both_loops
 async def test_smtputf8_needs_the_offer() -> None:
     """Addresses beyond ASCII go only to a relay that can take them."""
     async with connected({"ehlo": ["HELP"]}) as (_, connection):
@@ -198,6 +225,7 @@ async def test_smtputf8_needs_the_offer() -> None:
         assert server.events.of("command", stage="mail")[0]["line"] == "MAIL FROM:<> BODY=8BITMIME SMTPUTF8"
 
 
+@on_both_loops
 @pytest.mark.parametrize("address", ["a@x.org>\r\nDATA", "a@x.org> SIZE=1", "a b@x.org", "a\x00@x.org", "<a@x.org"])
 async def test_address_that_breaks_the_command_is_our_mistake(address: str) -> None:
     """Such a message should never have been built; nothing is written."""
@@ -209,6 +237,7 @@ async def test_address_that_breaks_the_command_is_our_mistake(address: str) -> N
         assert server.events.of("command", stage="mail") == []
 
 
+@on_both_loops
 async def test_quoted_local_part_stays_quoted() -> None:
     """The mail goes to who is named, not to the host inside the quotes."""
     async with connected({}) as (server, connection):

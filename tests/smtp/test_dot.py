@@ -12,11 +12,13 @@ from daemon.core.settings import Tls
 from daemon.core.smtp import Fault, Reply, Stage
 from daemon.smtp.wire import Wire
 from tests.support.certificates import Authority
-from tests.support.exchange import ANN, PIPELINING, SHORT_S, connected, envelope, opened, sent, up_to_the_dot
+from tests.support.exchange import ANN, ONE_BY_ONE, PIPELINING, SHORT_S, connected, envelope, opened, sent, up_to_the_dot
+from tests.support.loops import on_both_loops
 from tests.support.relay import ScriptedRelay
 from tests.support.relay_session import Script
 
 
+@on_both_loops
 @pytest.mark.parametrize(
     ("event", "answers"),
     [
@@ -41,6 +43,7 @@ async def test_end_inside_the_body_withholds_the_dot(event: Script, answers: set
         assert server.messages == []
 
 
+@on_both_loops
 async def test_dot_waits_for_the_whole_body() -> None:
     """While a part of the body hasn't left there is no dot; and a refused dot ends the connection."""
     async with connected({"during_body": {"after_bytes": 1, "then": "stall"}}) as (server, connection):
@@ -51,6 +54,7 @@ async def test_dot_waits_for_the_whole_body() -> None:
         assert server.messages == []
 
 
+@on_both_loops
 async def test_dot_needs_a_body_stage() -> None:
     """No dot without an envelope, none after the dot."""
     async with connected({}) as (server, connection):
@@ -64,6 +68,7 @@ async def test_dot_needs_a_body_stage() -> None:
         assert not connection.write_dot()
 
 
+@on_both_loops
 async def test_aborted_connection_sends_no_message() -> None:
     """Abort before the dot is the proof that nothing was sent."""
     async with connected({}) as (server, connection):
@@ -93,6 +98,7 @@ DOTS: list[tuple[Any, Reply | Fault]] = [
 ]
 
 
+@on_both_loops
 @pytest.mark.parametrize(("step", "answer"), DOTS)
 async def test_answer_to_the_dot_is_what_the_relay_said(step: Any, answer: Reply | Fault) -> None:  # noqa: ANN401 - a script's value
     """A whole reply, even if the relay is gone right after it; else the fault that leaves everybody in doubt."""
@@ -103,6 +109,7 @@ async def test_answer_to_the_dot_is_what_the_relay_said(step: Any, answer: Reply
             assert not connection.reusable
 
 
+@on_both_loops
 @pytest.mark.parametrize("step", ["451 4.3.0 later", "554 5.7.1 no"])
 async def test_refusal_after_the_dot_leaves_the_connection_good(step: str) -> None:
     """The next message goes through on the same connection, after RSET."""
@@ -112,6 +119,7 @@ async def test_refusal_after_the_dot_leaves_the_connection_good(step: str) -> No
         assert (server.connections, len(server.events.of("command", stage="rset"))) == (1, 1)
 
 
+@on_both_loops
 async def test_silence_after_the_dot_ends_with_the_limit() -> None:
     """No answer in time is a time-out, the same one however often it is asked for, and the connection is done with."""
     async with connected({"dot": {"reply": None}}, dot_timeout_s=SHORT_S) as (_, connection):
@@ -120,6 +128,7 @@ async def test_silence_after_the_dot_ends_with_the_limit() -> None:
         assert not connection.alive
 
 
+@on_both_loops
 async def test_cancelled_wait_for_the_dot_loses_no_reply() -> None:
     """Who is cancelled while waiting comes back and finds the answer; the relay has one message."""
     async with ScriptedRelay() as server:
@@ -138,6 +147,7 @@ async def test_cancelled_wait_for_the_dot_loses_no_reply() -> None:
         connection.abort()
 
 
+@on_both_loops
 async def test_hanging_up_ends_the_wait_for_the_dot() -> None:
     """Abort while waiting is no answer: closed, so in doubt."""
     async with connected({"dot": {"reply": None}}) as (_, connection):
@@ -147,6 +157,7 @@ async def test_hanging_up_ends_the_wait_for_the_dot() -> None:
         assert await connection.dot_reply() is Fault.CLOSED
 
 
+@on_both_loops
 async def test_cancelled_envelope_spends_the_connection() -> None:
     """The late reply of a cancelled RCPT can't be taken for the answer to the next job's."""
     async with ScriptedRelay({"rcpt": {ANN: "550 5.1.1 no ann", "*": "250 ok"}}) as server:
@@ -159,10 +170,12 @@ async def test_cancelled_envelope_spends_the_connection() -> None:
         connection.abort()
 
 
+@on_both_loops
+@pytest.mark.parametrize("ehlo", [ONE_BY_ONE, PIPELINING], ids=["one-by-one", "pipelined"])
 @pytest.mark.parametrize("unasked", ["421 4.4.2 idle too long", "250 hello again", "25", "what?"])
-async def test_unasked_data_between_transactions_spends_the_connection(unasked: str) -> None:
+async def test_unasked_data_between_transactions_spends_the_connection(unasked: str, ehlo: list[str]) -> None:
     """A reply to nothing would be taken for the answer to the next MAIL."""
-    async with connected({"dot": "250 2.0.0 ok\r\n" + unasked}) as (_, connection):
+    async with connected({"ehlo": ehlo, "dot": "250 2.0.0 ok\r\n" + unasked}) as (_, connection):
         assert await sent(connection) == Reply(250, "2.0.0", "ok")
         assert not connection.reusable
         report = await envelope(connection)
@@ -171,6 +184,7 @@ async def test_unasked_data_between_transactions_spends_the_connection(unasked: 
         assert report.failure.answer in {Fault.CLOSED, Fault.GARBAGE}
 
 
+@on_both_loops
 async def test_failed_reset_is_reported_before_any_mail() -> None:
     """A relay that refuses RSET isn't in step; the report says so at MAIL and nothing was sent."""
     script = {"mail": ["450 4.3.0 later", "250 ok"], "rset": "502 5.5.1 not implemented"}
@@ -183,6 +197,7 @@ async def test_failed_reset_is_reported_before_any_mail() -> None:
         assert len(server.events.of("command", stage="mail")) == 1
 
 
+@on_both_loops
 async def test_report_tells_a_reused_connection() -> None:
     """Who sees a failure can tell whether age may explain it."""
     async with connected({"mail": "421 4.4.2 too old"}) as (_, connection):
@@ -192,6 +207,7 @@ async def test_report_tells_a_reused_connection() -> None:
         assert report.failure.reused
 
 
+@on_both_loops
 @pytest.mark.parametrize("tls", [Tls.NONE, Tls.STARTTLS, Tls.IMPLICIT])
 async def test_large_message_arrives_whole(tls: Tls, authority: Authority) -> None:
     """Twelve megabytes, in clear and encrypted, drained before the dot."""
@@ -204,6 +220,7 @@ async def test_large_message_arrives_whole(tls: Tls, authority: Authority) -> No
         connection.abort()
 
 
+@on_both_loops
 async def test_quit_is_said_and_not_waited_for() -> None:
     """The goodbye leaves, and the connection is closed whatever the answer."""
     async with connected({"quit": {"reply": None, "then": "hang"}}, quit_timeout_s=SHORT_S) as (server, connection):
@@ -213,6 +230,7 @@ async def test_quit_is_said_and_not_waited_for() -> None:
         await server.reached("quit")
 
 
+@on_both_loops
 async def test_goodbye_inside_a_transaction_is_an_abort() -> None:
     """A QUIT there would be a line of the message."""
     async with connected({}) as (server, connection):
@@ -223,6 +241,7 @@ async def test_goodbye_inside_a_transaction_is_an_abort() -> None:
         assert server.events.of("command", stage="body") == []
 
 
+@on_both_loops
 async def test_goodbye_to_a_relay_that_reads_nothing_ends_in_time(monkeypatch: pytest.MonkeyPatch, authority: Authority) -> None:
     """Closing an encrypted connection waits for the other side; the time limit of the goodbye ends that."""
     gone = asyncio.Event()

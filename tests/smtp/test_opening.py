@@ -19,6 +19,7 @@ from daemon.smtp.connection import Connection
 from daemon.smtp.opening import open_connection, own_name, tls_context
 from tests.support.certificates import Authority
 from tests.support.exchange import SHORT_S, failed, opened, opening, relay_settings, sent
+from tests.support.loops import on_both_loops
 from tests.support.relay import ScriptedRelay
 
 LOGIN: dict[str, Any] = {"username": "maya", "password": Secret("s3cret")}
@@ -37,6 +38,7 @@ async def test_connection_is_ready_for_its_first_mail() -> None:
         connection.abort()
 
 
+@on_both_loops
 @pytest.mark.parametrize(
     ("script", "stage", "answer"),
     [
@@ -79,6 +81,7 @@ async def test_old_greeting_is_no_way_around_what_is_required() -> None:
         assert len(server.events.of("command", stage="ehlo")) == 2
 
 
+@on_both_loops
 async def test_nobody_listens() -> None:
     """A refused connection is told as such."""
     with socket.socket() as unused:
@@ -107,6 +110,7 @@ async def test_names_that_fail_are_told_apart(monkeypatch: pytest.MonkeyPatch, e
     assert report == Report("relay", Stage.CONNECT, fault)
 
 
+@on_both_loops
 async def test_impossible_name_is_unknown() -> None:
     """A label that no name server could ever know doesn't raise."""
     report = await open_connection(relay_settings(25, host=f"{'x' * 70}.example.org"), tls=None, ehlo_name="x.example")
@@ -125,6 +129,7 @@ async def test_connect_that_hangs_is_told_from_a_greeting_that_hangs(monkeypatch
     assert report == Report("relay", Stage.CONNECT, Fault.TIMEOUT)
 
 
+@on_both_loops
 async def test_one_limit_covers_all_stages() -> None:
     """Each stage in time and all of them late: the time is up."""
     slow = {"greeting": {"reply": "220 hello", "delay_s": 0.2}, "ehlo": {"reply": "250 relay.test", "delay_s": 0.2}}
@@ -146,6 +151,7 @@ async def test_limit_that_passes_while_the_relay_greets_is_the_greetings(monkeyp
         assert await failed(server, connect_timeout_s=0.3) == Report("relay", Stage.GREETING, Fault.TIMEOUT)
 
 
+@on_both_loops
 async def test_cancelled_opening_leaves_no_socket() -> None:
     """Who gives up while the relay greets leaves nothing behind."""
     async with ScriptedRelay({"ehlo": HANG}) as server:
@@ -157,6 +163,7 @@ async def test_cancelled_opening_leaves_no_socket() -> None:
     assert server.open_connections == 0
 
 
+@on_both_loops
 @pytest.mark.parametrize("tls", [Tls.STARTTLS, Tls.IMPLICIT])
 async def test_encrypted_connection_carries_a_message(tls: Tls, authority: Authority) -> None:
     """With the right certificate both ways of TLS work, and what was offered in clear is asked for again."""
@@ -179,6 +186,7 @@ async def test_certificate_for_another_name_is_refused(tls: Tls, authority: Auth
         assert (server.log_ins, server.events.of("command", stage="mail")) == (0, [])
 
 
+@on_both_loops
 async def test_certificate_of_an_unknown_authority_is_refused(authority: Authority) -> None:
     """Without `ca_file` only the system's authorities count."""
     async with ScriptedRelay({}, tls=authority.server(), implicit_tls=True) as server:
@@ -195,6 +203,7 @@ async def test_stripped_starttls_is_no_way_to_clear_text() -> None:
         assert {event["stage"] for event in server.events.of("command")} == {"greeting", "ehlo"}
 
 
+@on_both_loops
 @pytest.mark.parametrize(
     ("step", "answer"),
     [
@@ -214,6 +223,7 @@ async def test_end_inside_starttls_is_reported(step: Any, answer: Reply | Fault,
         assert report == Report("relay", Stage.TLS, answer)
 
 
+@on_both_loops
 async def test_clear_text_behind_starttls_is_forgotten(authority: Authority) -> None:
     """What somebody put behind the 220 can't pass for the encrypted relay's answer to EHLO."""
     script = {"ehlo": ["STARTTLS"], "starttls": "220 go\r\n250-relay.test\r\n250 AUTH PLAIN"}
@@ -223,6 +233,7 @@ async def test_clear_text_behind_starttls_is_forgotten(authority: Authority) -> 
         connection.abort()
 
 
+@on_both_loops
 async def test_clear_text_server_is_no_tls_server() -> None:
     """A greeting in clear where TLS is spoken from the first byte is a TLS failure, not a message's."""
     async with ScriptedRelay({}) as server:

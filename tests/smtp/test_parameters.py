@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from daemon.core.smtp import Reply, Stage
-from daemon.smtp.commands import Notify
+from daemon.core.smtp import Fault, Reply, Stage
+from daemon.smtp.commands import Notify, Offer
 from daemon.smtp.connection import Connection, EnvelopeReport
 from tests.support.exchange import ANN, BOB, CONTENT, SENDER, connected
 from tests.support.relay import ScriptedRelay
@@ -105,6 +105,12 @@ async def test_what_has_nothing_to_leave_out_is_not_tried_again() -> None:
     async with connected({"ehlo": [], "mail": "555 5.5.4 no"}) as (server, connection):
         assert not (await envelope(connection)).ready
         assert lines(server, Stage.MAIL) == [f"MAIL FROM:<{SENDER}>"]
+
+
+def test_size_with_thousands_of_digits_is_no_limit() -> None:
+    """RFC 1870 allows twenty; what is longer is nonsense, and nonsense must not keep a connection from opening."""
+    assert Offer({"size": "9" * 5000}).refusal(1, smtputf8=False) is None
+    assert Offer({"size": "9" * 20}).refusal(10**21, smtputf8=False) is Fault.TOO_LARGE
 
 
 async def test_other_refusals_are_not_about_parameters() -> None:

@@ -125,6 +125,35 @@ async def test_connection_that_died_idle_is_not_handed_out(server: ScriptedRelay
     assert server.violations == []
 
 
+async def test_dead_idle_connection_takes_nobodys_place(server: ScriptedRelay) -> None:
+    """Only those that live count against the limit, also before anybody has looked at the dead ones."""
+    idle = Idle(server, connections=2)
+    dead = await idle.add()
+    dead.abort()
+    others = [await opened(server) for _ in range(2)]
+    for connection in others:
+        idle.pool.add(connection)
+        await sent(connection)
+    assert idle.pool.live == 2
+    idle.pool.check_in(others[0])
+    assert idle.pool.idle() is others[0]
+    assert idle.pool.live == 2
+    for connection in others:
+        connection.abort()
+
+
+async def test_old_connection_is_not_handed_out_from_behind_a_good_one(server: ScriptedRelay) -> None:
+    """Each is looked at when its turn comes, not before."""
+    idle = Idle(server, idle_s=5.0)
+    await idle.add()
+    idle.clock.now += 5.0
+    young = await idle.add()
+    assert idle.pool.idle() is young
+    assert idle.pool.idle() is None
+    await server.reached("quit")
+    young.abort()
+
+
 async def test_next_expiry_is_the_longest_idle_ones(server: ScriptedRelay) -> None:
     """The loop that parts from them sleeps until then."""
     idle = Idle(server, idle_s=5.0)

@@ -16,6 +16,7 @@ from daemon.core.settings import Relay, Secret
 from daemon.core.smtp import Fault, Reply, Report, Stage
 from daemon.core.verdicts import decide, stale
 from daemon.smtp import Connection, Relays
+from daemon.smtp.pool import Pool
 from tests.support.exchange import ANN, CONTENT, SENDER, SHORT_S, relay_settings, sent
 from tests.support.relay import ScriptedRelay
 
@@ -123,6 +124,32 @@ async def test_session_limit_fails_no_message() -> None:
         assert (len(server.messages), server.connections) == (12, 3)
         assert relays.usable
         relays.close()
+
+
+async def test_fresh_connection_is_one_that_has_carried_nothing() -> None:
+    """However many idle ones there are: who was failed by an aged one doesn't get another."""
+    async with ScriptedRelay() as server:
+        relays = relays_of(relay_at(server))
+        await one_message(relays)
+        fresh = await relays.check_out(fresh=True)
+        assert isinstance(fresh, Connection)
+        assert (fresh.reused, server.connections) == (False, 2)
+        relays.check_in(fresh)
+        relays.close()
+
+
+async def test_connections_that_come_and_go_wake_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop that parts from idle connections hears of the first one, and sleeps until that could have to go."""
+    looks: list[None] = []
+    monkeypatch.setattr(Pool, "expire", lambda _: looks.append(None))
+    async with ScriptedRelay() as server:
+        relays = relays_of(relay_at(server, idle_s=NEVER_S))
+        async with running(relays):
+            for _ in range(10):
+                await one_message(relays)
+                for _ in range(5):
+                    await asyncio.sleep(0)
+            assert len(looks) == 1
 
 
 async def test_connection_closed_while_idle_costs_nothing() -> None:
