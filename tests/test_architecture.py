@@ -6,6 +6,7 @@ Each contract is broken on purpose in a copy of the package, for a contract that
 from __future__ import annotations
 
 import ast
+import re
 import os
 import shutil
 import subprocess
@@ -134,3 +135,18 @@ def test_everything_is_caught_in_one_place_only() -> None:
         if not (isinstance(node.body[-1], ast.Raise) and node.body[-1].exc is None)
     ]
     assert catching == ["daemon/slot.py"]
+
+
+def test_no_group_is_repeated_possessively() -> None:
+    """Before Python 3.11.5 such an expression may not match what it should: a mail was encoded for no reason, and differently."""
+    possessive = re.compile(r"(?<!\\)\)(?:[*+?]|\{+\d*,?\d*\}+)\+")
+    assert possessive.search(r"(?:a|b)*+")
+    assert possessive.search(r"(?:a{1,2}){{0,250}}+x")
+    assert not possessive.search(r"[ab]*+ (a) + b (?:a)+ b")
+    lines = [
+        (path.relative_to(ROOT).as_posix(), line)
+        for path in (ROOT / "daemon").rglob("*.py")
+        for line in path.read_text().splitlines()
+        if possessive.search(line)
+    ]
+    assert lines == []

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 _LOCAL = r"[^\s<>()\[\],;:@\"\\]"
 # The look-behind lets a match begin only where a run of such characters begins: no run is scanned twice. What stands in quotes
 # may hold anything, so its length is bounded instead; an address has 254 characters at most (RFC 5321, 4.5.3.1.3).
-_ADDRESS = re.compile(rf'(?:(?<!{_LOCAL})({_LOCAL}){_LOCAL}*+|"([^"\\\s])(?:[^"\\]|\\.){{0,250}}+")(?=@[^\s@])', re.DOTALL)
+_ADDRESS = re.compile(rf'(?:(?<!{_LOCAL})({_LOCAL}){_LOCAL}*+|"([^"\\\s])(?:[^"\\]|\\.){{0,250}}")(?=@[^\s@])', re.DOTALL)
 # Up to the fourth @, for a password may hold some: too much hidden is the better mistake. The bounds keep it linear.
-_DSN_PASSWORD = re.compile(r"(?<=://)([^\s:@/?]{0,200}+):(?:[^\s@]{0,500}+@){1,4}+")
+_DSN_PASSWORD = re.compile(r"(?<=://)([^\s:@/?]{0,200}+):(?:[^\s@]{0,500}@){1,4}")
 _DSN_OPTION = re.compile(r"(?i)(password=)[^&\s'\"]+")
 
 DEPTH = 8

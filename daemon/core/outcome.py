@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 import msgspec
-from msgspec.structs import force_setattr, replace
+from msgspec.structs import force_setattr
 
 from daemon.core.job import Job
 from daemon.core.reply import clean
@@ -136,10 +136,11 @@ def remaining(entries: Entries) -> tuple[str, ...]:
 
 def written(entries: Entries, doubts: int) -> str | None:
     """Return the entries as the row stores them: JSON, or None when all are alike and the row's own columns say it all."""
-    kinds = {(entry.verdict, entry.doubted) for entry in entries.values()}
-    if not kinds or (len(kinds) == 1 and kinds.pop()[1] == (doubts > 0)):
-        return None
-    return msgspec.json.encode(entries).decode()
+    verdict = None
+    for entry in entries.values():
+        if entry.doubted != (doubts > 0) or entry.verdict != (verdict := verdict or entry.verdict):
+            return msgspec.json.encode(entries).decode()
+    return None
 
 
 def marked(job: Job, entries: Entries, answers: Mapping[str, Answer], sending: Iterable[str]) -> str | None:
@@ -175,31 +176,51 @@ def settle(
         else _judged(entry, answer)
         for address, entry in entries.items()
     }
-    record = Record(
+    if job.attempt >= job.max_attempts:
+        after = _ended(after)
+    outcome, partial, assumed = _outcome(after)
+    return Record(
         verdict=decision.verdict.value,
-        delay_s=_delay(after, exchange.answers, backoff_s),
+        outcome=outcome,
+        delay_s=_delay(after, exchange.answers, backoff_s) if outcome is None else 0.0,
         doubts=int(doubt),
-        reason=decision.reason,
+        reason="partial" if partial else decision.reason,
         relay=exchange.relay,
         reply=exchange.last.reply,
+        recipients=written(after, job.doubts + doubt),
+        assumed=assumed,
         stage=exchange.stage,
         accepted=tuple([a for a, answer in exchange.answers.items() if answer.decision.verdict is Verdict.SENT]),
     )
-    return _finished(job, record, after, used_up=job.attempt >= job.max_attempts)
 
 
 def by_evidence(job: Job, entries: Entries, accepted: Iterable[str]) -> Record:
     """Record what an earlier lease's evidence says: those recipients have it. The others are tried again at once."""
     known = set(accepted)
     after = {a: replace_verdict(entry, "sent") if a in known else entry for a, entry in entries.items()}
-    return _finished(job, Record(verdict=Verdict.SENT.value, reason="evidence"), after, used_up=False)
+    outcome, partial, assumed = _outcome(after)
+    return Record(
+        verdict=Verdict.SENT.value,
+        outcome=outcome,
+        reason="partial" if partial else "evidence",
+        recipients=written(after, job.doubts),
+        assumed=assumed,
+    )
 
 
 def given_up(job: Job, entries: Entries, outcome: str, reason: str, detail: str | None = None) -> Record:
     """End the job for those who remain, as dead or cancelled; who is in doubt or has it keeps that."""
-    record = Record(verdict=Verdict.REJECTED.value, reason=reason, reply=detail, stage=Stage.BUILD)
-    finished = _finished(job, record, entries, used_up=True)
-    return replace(finished, outcome=outcome, reason=reason) if finished.outcome == "dead" else finished
+    after = _ended(entries)
+    found, partial, assumed = _outcome(after)
+    return Record(
+        verdict=Verdict.REJECTED.value,
+        outcome=outcome if found == "dead" else found,
+        reason="partial" if partial and found != "dead" else reason,
+        reply=detail,
+        recipients=written(after, job.doubts),
+        assumed=assumed,
+        stage=Stage.BUILD,
+    )
 
 
 def broken(job: Job, error: str, *, in_doubt: bool, backoff_s: float) -> Record:
@@ -241,16 +262,18 @@ def _delay(after: Entries, answers: Mapping[str, Answer], backoff_s: float) -> f
     return max((backoff_s if wait is None else wait for wait in waits), default=0.0)
 
 
-def _finished(job: Job, record: Record, after: Entries, *, used_up: bool) -> Record:
-    if used_up:
-        after = {
-            a: replace_verdict(e, "in_doubt" if e.doubted else "dead") if e.verdict == "later" else e for a, e in after.items()
-        }
-    stored = written(after, job.doubts + record.doubts)
-    if remaining(after):
-        return replace(record, outcome=None, recipients=stored, assumed=False)
+def _ended(entries: Entries) -> Entries:
+    """Return the entries when nobody is tried again: who was to be sent to is dead, or in doubt if he ever was."""
+    return {
+        address: replace_verdict(entry, "in_doubt" if entry.doubted else "dead") if entry.verdict == "later" else entry
+        for address, entry in entries.items()
+    }
+
+
+def _outcome(after: Entries) -> tuple[str | None, bool, bool]:
+    """Return the job's outcome, None while anybody is to be sent to; whether its recipients differ; whether it is assumed."""
     verdicts = {entry.verdict for entry in after.values()}
-    outcome = next((v for v in ("in_doubt", "sent") if v in verdicts), "dead")
-    reason = "partial" if len(verdicts) > 1 else record.reason
-    assumed = outcome == "sent" and any(entry.assumed for entry in after.values())
-    return replace(record, outcome=outcome, reason=reason, recipients=stored, assumed=assumed, delay_s=0.0)
+    if "later" in verdicts:
+        return None, False, False
+    outcome = next((verdict for verdict in ("in_doubt", "sent") if verdict in verdicts), "dead")
+    return outcome, len(verdicts) > 1, outcome == "sent" and any(entry.assumed for entry in after.values())

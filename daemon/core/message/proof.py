@@ -32,7 +32,7 @@ from daemon.core.message.body import Part
 from daemon.core.message.brief import Field, decoded, is_read
 
 # No LF but those at their ends, no end without a CR before it.
-_LINES = re.compile(rb"(?:.{0,998}\r\n)++")
+_LINES = re.compile(rb"(?:.{0,998}\r\n)+")
 _BARE_CR = re.compile(rb"\r[^\n]")
 _LARGE = 65_536
 _KEPT = 4_096
