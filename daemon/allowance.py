@@ -18,7 +18,7 @@ slots that wait would stand in the way of other queues; the others are given bac
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -41,7 +41,7 @@ class Allowance:
     count: int
     """Jobs that may be claimed."""
     closed: Closed
-    queues: tuple[str, ...]
+    queues: Collection[str]
     """Those in which there may be anything to claim."""
     wait_s: float | None = None
     """Seconds until there are tokens where there are none now; None: nobody waits for tokens."""
@@ -49,7 +49,7 @@ class Allowance:
     """Whether a closed queue has a relay that may come back; one that no relay serves here has nothing to wait for."""
     permits: dict[str, list[Permit]] = field(default_factory=dict)
     """Relay -> what is left of its tokens; relays without a limit aren't there."""
-    ways: dict[str, str] = field(default_factory=dict)
+    ways: Mapping[str, str] = field(default_factory=dict)
     """Queue -> the relay that its mail goes to now."""
     taken: dict[str, int] = field(default_factory=dict)
     """Relay -> how many tokens there were."""
@@ -67,8 +67,23 @@ class Allowance:
         return Permit(relay, -inf) if job.payload is None else self.permits[relay].pop()
 
 
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the relays mean for the queues, as long as the same ones are usable and have tokens."""
+
+    usable: frozenset[str]
+    ready: frozenset[str]
+    closed: Closed
+    queues: Mapping[str, None]
+    waits: bool
+    ways: Mapping[str, str]
+
+
 class Allowances:
-    """Asks the relays and the buckets before each claim."""
+    """Asks the relays and the buckets before each claim.
+
+    Each claim asks, so with 1,000 queues nothing may be worked out anew for each of them: that took longer than the claim.
+    """
 
     def __init__(
         self,
@@ -85,6 +100,7 @@ class Allowances:
         self._take = take
         self._boottime_s = boottime_s
         self._mail_only = mail_only
+        self._view: View | None = None
         self._hope = 1
         self._awaited: set[str] = set()
 
@@ -95,21 +111,36 @@ class Allowances:
         """
         asked_mono = self._boottime_s()
         permits, wait_s = await self._permits(min(wanted, self._hope), asked_mono)
-        ready = [name for name in self._relays.usable_names if permits.get(name, True)]
-        ways = {queue: self._relays.way(queue) for queue in self._queues}
-        waiting = tuple(queue for queue, way in ways.items() if way not in ready)
-        open_ = [q for q in self._queues if not self._mail_only or not self._relays.serving(q).isdisjoint(ready)]
+        usable = self._relays.usable_names
+        view = self._look(usable, frozenset(name for name in usable if permits.get(name, True)))
         return Allowance(
-            count=min([wanted, *(len(tokens) for tokens in permits.values() if tokens)]) if open_ else 0,
-            closed=Closed(waiting, tuple(name for name in self._relays.names if name not in ready)),
-            queues=tuple(open_),
+            count=min([wanted, *(len(tokens) for tokens in permits.values() if tokens)]) if view.queues else 0,
+            closed=view.closed,
+            queues=view.queues,
             wait_s=wait_s,
-            waits=any(self._relays.serving(queue) for queue in waiting),
+            waits=view.waits,
             permits=permits,
             taken={name: len(tokens) for name, tokens in permits.items()},
             asked_mono=asked_mono,
-            ways={queue: way for queue, way in ways.items() if way is not None},
+            ways=view.ways,
         )
+
+    def _look(self, usable: frozenset[str], ready: frozenset[str]) -> View:
+        """Return what these relays mean for the queues."""
+        if self._view is None or (self._view.usable, self._view.ready) != (usable, ready):
+            ways = {queue: self._relays.way(queue) for queue in self._queues}
+            waiting = tuple(queue for queue, way in ways.items() if way not in ready)
+            self._view = View(
+                usable,
+                ready,
+                closed=Closed(waiting, tuple(name for name in self._relays.names if name not in ready)),
+                queues=dict.fromkeys(
+                    q for q in self._queues if not self._mail_only or not self._relays.serving(q).isdisjoint(ready)
+                ),
+                waits=any(self._relays.serving(queue) for queue in waiting),
+                ways={queue: way for queue, way in ways.items() if way is not None},
+            )
+        return self._view
 
     async def settle(self, allowance: Allowance, claimed: int) -> None:
         """Put back the tokens that a claim of so many jobs didn't need.

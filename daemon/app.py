@@ -23,7 +23,8 @@ import structlog
 from daemon import __version__, boot, handlers, logs, parts
 from daemon.allowance import Allowances
 from daemon.attempt import MailAttempt
-from daemon.batch import Batch
+from daemon.batch import Batch, Turn
+from daemon.bell import Bell
 from daemon.claimer import Claimer
 from daemon.composer import Composer
 from daemon.core.rules import table
@@ -111,25 +112,28 @@ class Worker:
         allowances = Allowances(
             self.relays, settings.worker.queues, self.store.take, ports.boottime_s, mail_only=not made_of.functions
         )
+        turn = Turn()
         self.claimer = Claimer(
             settings,
             self.store,
             ports,
             may_claim=lambda: self.heartbeat.healthy,
             allowances=allowances,
+            bell=Bell(self.store.arm, ports.boottime_s, listens=settings.worker.listen and not once),
+            turn=turn,
             once=once,
         )
         self.drain = Drain(settings.worker, self.held, self.claimer, self.notifier)
-        self.marks = Batch(self.store.mark)
-        self.recorder = Recorder(self.store, ports, reconnect_max_s=settings.database.reconnect_max_s)
+        self.marks = Batch(self.store.mark, turn)
+        self.recorder = Recorder(self.store, ports, turn, reconnect_max_s=settings.database.reconnect_max_s)
         self.sweeper = Sweeper(
             settings,
             self.store,
             ports,
             on_swept=self.claimer.look_behind,
-            on_suspect=lambda due: self.claimer.suspect(due=due),
+            on_front=self.claimer.front,
         )
-        self.session = Session(settings, self.identity, on_wake=self.claimer.wake, on_lost=self.heartbeat.hurry)
+        self.session = Session(settings, self.identity, on_wake=self.claimer.rung, on_lost=self.heartbeat.hurry)
         self.watch = Watch(settings, self.claimer, self.heartbeat, self.held, ports)
         self.library = made_of.library
         composer = Composer(settings.mail, self.library, made_of.signer)
@@ -148,7 +152,7 @@ class Worker:
             "email": MailAttempt(self.means),
             **{kind: handlers.FunctionAttempt(self.means, function) for kind, function in made_of.functions.items()},
         }
-        self.heartbeat.on_recovered = self.claimer.look_behind
+        self.heartbeat.on_recovered = self.claimer.recovered
         self.heartbeat.on_ready = self.announce
         self.relays.on_change = self.claimer.wake
 

@@ -8,16 +8,49 @@ like, batches of 50 at 30,000.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Generic, TypeVar
 
 from daemon.core.errors import MailslotError
 
+TURN_S = 0.003
+"""How long a statement waits for the one before it; where the database takes longer than that, they run side by side."""
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")
 
 LARGEST = 500
 """Questions in one statement; bounds how long a batch can take, not how many may wait."""
+
+
+class Turn:
+    """Lets a worker's claims, marks and records take turns, as long as they are quick.
+
+    Whoever waits for his turn gathers meanwhile, so that batches grow to twice the size and the server does with half as many
+    statements. Side by side, each of the three kinds had a fifth of the slots at any moment, and no more.
+    """
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether somebody has the turn."""
+        return self._lock.locked()
+
+    @asynccontextmanager
+    async def taken(self) -> AsyncIterator[None]:
+        """Wait for the statement before, but not for long; then have the turn while the block runs. Cancelling is safe."""
+        try:
+            async with asyncio.timeout(TURN_S if self.is_taken else None):
+                await self._lock.acquire()
+        except TimeoutError:
+            yield
+            return
+        try:
+            yield
+        finally:
+            self._lock.release()
 
 
 class Gathering(Generic[Question, Answer]):
@@ -27,6 +60,10 @@ class Gathering(Generic[Question, Answer]):
         self._waiting: list[tuple[Question, asyncio.Future[Answer]]] = []
         self._filled = asyncio.Event()
 
+    async def filled(self) -> None:
+        """Wait until there are questions."""
+        await self._filled.wait()
+
     def add(self, question: Question) -> asyncio.Future[Answer]:
         """Let a question wait, and return the future of its answer."""
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -34,9 +71,8 @@ class Gathering(Generic[Question, Answer]):
         self._filled.set()
         return future
 
-    async def batch(self) -> list[tuple[Question, asyncio.Future[Answer]]]:
-        """Wait for questions, and take those that wait longest. Cancelling is safe: none is taken."""
-        await self._filled.wait()
+    def batch(self) -> list[tuple[Question, asyncio.Future[Answer]]]:
+        """Take the questions that wait longest."""
         batch, self._waiting = self._waiting[:LARGEST], self._waiting[LARGEST:]
         if not self._waiting:
             self._filled.clear()
@@ -52,8 +88,9 @@ class Gathering(Generic[Question, Answer]):
 class Batch(Generic[Question, Answer]):
     """Collects questions and puts them to `ask_all`, which returns one answer for each, in order."""
 
-    def __init__(self, ask_all: Callable[[Sequence[Question]], Awaitable[Sequence[Answer]]]) -> None:
+    def __init__(self, ask_all: Callable[[Sequence[Question]], Awaitable[Sequence[Answer]]], turn: Turn) -> None:
         self._ask_all = ask_all
+        self._turn = turn
         self._gathering: Gathering[Question, Answer] = Gathering()
 
     async def ask(self, question: Question) -> Answer:
@@ -67,7 +104,9 @@ class Batch(Generic[Question, Answer]):
     async def run(self) -> None:
         """Put batches, one at a time, for ever."""
         while True:
-            await self._put(await self._gathering.batch())
+            await self._gathering.filled()
+            async with self._turn.taken():
+                await self._put(self._gathering.batch())
 
     async def _put(self, batch: list[tuple[Question, asyncio.Future[Answer]]]) -> None:
         try:

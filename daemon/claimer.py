@@ -1,38 +1,39 @@
 """Finds due work for slots that wait: one short claim for all who wait at the same moment.
 
 A slot asks `next` and gets one job, already its own by a committed claim. Nothing is prefetched: `k` is the number of slots that
-wait right now, so no leased job ever waits in memory.
+wait right now, so no leased job ever waits in memory. Which levels a claim names, from where it looks at them, and how what lies
+behind is found again: `daemon.cursors`.
 
-The claim looks at each (queue, priority) from where its last scan ended, which keeps it cheap when dead rows or a million jobs
-lie before. What was released, taken over or committed late lies behind such a cursor, so it looks at everything again after
-every wake-up, after an own release or sweep, when it found less than was asked for, and at the latest `rescan_interval_s` after
-the last full look.
-
-Suspects: a job that has lost a worker is passed by until all slots are empty, or until one has been due for a minute and the
-slots are let run dry. Then it runs alone, so that the next crash blames one job and no bystander.
+Suspects: a job that has lost a worker before is passed by until all slots are empty, or until one has been due for a minute and
+the slots are let run dry. Then it runs alone, so that the next crash blames one job and no bystander.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
 import structlog
 
 from daemon.allowance import Allowance, Allowances
+from daemon.batch import Turn
+from daemon.bell import Bell
 from daemon.core.errors import StoreRefused, StoreUnavailable
 from daemon.core.job import Job
 from daemon.core.rate import Permit
 from daemon.core.retry import reconnect_s
 from daemon.core.settings import Settings
+from daemon.cursors import Cursors, Toll
 from daemon.ports import Ports
-from daemon.store import NOTHING_CLOSED, PRIORITIES, Level, Store
+from daemon.store import NOTHING_CLOSED, PRIORITIES, Closed, Front, Level, Store
 
 SUSPECT_PATIENCE_S = 60.0
 SOON_S = 30.0
 """How far ahead `run --once` looks for mail that asks for a relay that is away: what was just given back isn't due at once."""
+SHORTEST_S = 0.001
+"""No pause is shorter, so that a look that isn't due yet never becomes a loop that only looks."""
 ABANDONED_TWICE_S = 2.0
 """How long after the first time a claim without an answer is given back again: the server may still have been at it."""
 
@@ -51,16 +52,17 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """A claim whose answer never came: what it asked for, and when it may be given back."""
+    """A claim whose answer never came: what it asked for, when, and when it may be given back."""
 
     levels: tuple[Level, ...]
     tokens: tuple[UUID, ...]
+    asked_mono: float
     due_mono: float
     last: bool
 
 
 class Claimer:
-    """The slots that wait, the cursors, and the loop that claims.
+    """The slots that wait, and the loop that claims.
 
     `may_claim` is asked before every claim (the heartbeat must be healthy), and then `allowances`: how many, and who has to wait.
     """
@@ -73,6 +75,8 @@ class Claimer:
         *,
         may_claim: Callable[[], bool],
         allowances: Allowances,
+        bell: Bell,
+        turn: Turn,
         once: bool = False,
     ) -> None:
         self._settings = settings
@@ -80,15 +84,16 @@ class Claimer:
         self._ports = ports
         self._may_claim = may_claim
         self._allowances = allowances
+        self._bell = bell
+        self._turn = turn
         self._allowed = Allowance(0, NOTHING_CLOSED, ())
         self._once = once
         self._waiting: list[asyncio.Future[Claimed | None]] = []
         self._woken = asyncio.Event()
-        self._cursors: dict[tuple[str, int], Level] = {}
-        self._turn = 0
-        self._rescan = True
-        self._full_mono = ports.boottime_s()
+        worker = settings.worker
+        self._cursors = Cursors(worker.queues, rescan_interval_s=worker.rescan_interval_s, now_mono=ports.boottime_s())
         self._solo = False
+        self._suspects = Toll()
         self._suspect_since_mono: float | None = None
         self._unanswered: list[Unanswered] = []
         self._failures = 0
@@ -107,17 +112,33 @@ class Claimer:
         return await future
 
     def wake(self) -> None:
-        """Look at everything now: somebody says that there is work."""
-        self._rescan = True
+        """Look now: somebody says that there is new work."""
+        self._cursors.look_near()
         self._woken.set()
 
-    def released(self) -> None:
-        """Hear that a job of this worker is ready again: it lies behind the cursors."""
-        self._rescan = True
+    def rung(self, note: str) -> None:
+        """Look now: somebody has rung the bell; `note` is what he said."""
+        self._bell.rung(note)
+        self.wake()
 
-    def suspect(self, *, due: bool) -> None:
-        """Hear whether a suspect is due."""
-        if not due:
+    def recovered(self) -> None:
+        """Look at everything: nobody knows what happened, or who rang, while the database was away."""
+        self._bell.rung()
+        self.look_behind()
+
+    def look_behind(self) -> None:
+        """Look at everything, as soon as that may be had again: somebody says that jobs are ready again, but not where."""
+        self._cursors.look_at_all()
+        self._woken.set()
+
+    def released(self, job: Job) -> None:
+        """Hear that a job of this worker is ready again at its old place."""
+        self._cursors.came_back(job)
+
+    def front(self, front: Front) -> None:
+        """Hear what stands in front: where full looks may begin, and whether a suspect is due."""
+        self._cursors.begin_at(front.levels)
+        if not front.suspect_is_due:
             self._suspect_since_mono = None
         elif self._suspect_since_mono is None:
             self._suspect_since_mono = self._ports.boottime_s()
@@ -135,13 +156,9 @@ class Claimer:
         """Claim until stopped, and give back every claim without an answer before leaving."""
         while not self._stopped or self._unanswered:
             self._woken.clear()
-            pause_s = self._settings.worker.poll_interval_s
             try:
                 await self._give_back()
-                if await self._round():
-                    pause_s = 0.0
-                elif self._waiting and self._allowed.wait_s is not None:
-                    pause_s = min(pause_s, self._allowed.wait_s)
+                pause_s = 0.0 if await self._round() else self._patience_s()
                 self._failures = 0
             except (StoreUnavailable, StoreRefused) as error:
                 self._failures += 1
@@ -156,6 +173,16 @@ class Claimer:
         """Note for the watchdog that a statement has ended: a slow database isn't a hang."""
         self.round_mono = self._ports.boottime_s()
 
+    def _patience_s(self) -> float:
+        """Return how long to wait for a wake-up."""
+        pause_s = self._settings.worker.poll_interval_s
+        if self._waiting and self._allowed.wait_s is not None:
+            pause_s = min(pause_s, self._allowed.wait_s)
+        if self._waiting and self._allowed.count and not self._solo:
+            look_s = min(self._cursors.wait_s(self._ports.boottime_s()), self._bell.wait_s())
+            pause_s = min(pause_s, max(look_s, SHORTEST_S))
+        return pause_s
+
     async def _pause(self, pause_s: float) -> None:
         if pause_s == 0.0:
             return
@@ -163,7 +190,8 @@ class Claimer:
             async with asyncio.timeout(pause_s):
                 await self._woken.wait()
         except TimeoutError:
-            return
+            if self._bell.looks() or pause_s >= self._settings.worker.poll_interval_s:
+                self._cursors.look_near()  # what nobody rang for, or a poll: notifications are a convenience
 
     @property
     def _idle(self) -> bool:
@@ -171,30 +199,45 @@ class Claimer:
 
     async def _round(self) -> bool:
         """Claim for those who wait; returns whether to come again at once."""
-        if not self._waiting or self._stopped or not self._may_claim():
-            return False
-        if self._solo and not self._idle:
+        if not self._waiting or self._stopped or not self._may_claim() or (self._solo and not self._idle):
             return False
         self._solo = False
         if self._suspects_turn():
             if self._idle:
                 await self._claim_suspect()
             return False
-        full = self._rescan or self._ports.boottime_s() - self._full_mono >= self._settings.worker.rescan_interval_s
-        wanted = 1 if self._failures else len(self._waiting)  # what was too much for one answer comes one by one
-        claimed = await self._claim(wanted, full=full, suspects=False)
+        async with self._turn.taken():
+            wanted = 1 if self._failures else len(self._waiting)  # what was too much for one answer comes one by one
+            claimed = await self._claim(wanted)
         if claimed and claimed == self._allowed.count:
             return bool(self._waiting)
-        if not full and self._allowed.count:
-            self._rescan = True
+        if self._allowed.count and self._cursors.wait_s(self._ports.boottime_s()) == 0.0:
             return True
-        if claimed == 0 and self._idle and not await self._claim_suspect() and self._once:
-            await self._end()
+        if claimed == 0 and self._idle and await self._idle_round():
+            return True
+        return await self._hang_up()
+
+    async def _hang_up(self) -> bool:
+        """Have the next producer ring, now that slots stay without a job; returns whether to look once more at once."""
+        if not self._waiting or not self._allowed.count or self._stopped or not await self._bell.arm():
+            return False
+        self._cursors.look_near()
+        return True
+
+    async def _idle_round(self) -> bool:
+        """Look for a suspect where nothing was found and all wait, and with `once` end; returns whether to come again at once."""
+        allowed = self._allowed  # what was left out counts, though the look for suspects may be allowed more a moment later
+        if allowed.count and self._once and not self._cursors.has_seen_all:
+            self._cursors.look_at_all(now=True)
+            return True
+        if allowed.count and (self._once or self._ports.boottime_s() >= self._suspects.free_mono) and await self._claim_suspect():
+            return False
+        if self._once:
+            await self._end(allowed)
         return False
 
-    async def _end(self) -> None:
-        """Stop, unless the last claim left out somebody for want of a relay or of tokens."""
-        allowed = self._allowed
+    async def _end(self, allowed: Allowance) -> None:
+        """Stop, unless a claim with this allowance left out somebody for want of a relay or of tokens."""
         self.held_up = allowed.wait_s is None and (allowed.waits or await self._asked_for(allowed.closed.relays))
         if allowed.wait_s is None and not self.held_up:
             self.stop()
@@ -207,36 +250,47 @@ class Claimer:
         return since is not None and self._ports.boottime_s() - since >= SUSPECT_PATIENCE_S
 
     async def _claim_suspect(self) -> bool:
-        self._solo = await self._claim(1, full=True, suspects=True) == 1
+        asked_mono = self._ports.boottime_s()
+        self._solo = await self._claim(1, suspects=True) == 1
+        self._suspects.add(self._ports.boottime_s() - asked_mono)
+        self._suspects.close(self._ports.boottime_s())
         self._suspect_since_mono = None
         return self._solo
 
-    async def _claim(self, wanted: int, *, full: bool, suspects: bool) -> int:
+    async def _claim(self, wanted: int, *, suspects: bool = False) -> int:
         before, self._allowed = self._allowed, await self._allowances.allow(wanted)
         allowed = self._allowed
-        if set(before.closed.queues) - set(allowed.closed.queues) or set(before.closed.relays) - set(allowed.closed.relays):
-            full = True  # what had to wait lies behind the cursors
-        levels = tuple(level for level in self._levels(full=full) if level.queue in allowed.queues)
+        if _opened(before.closed, allowed.closed):
+            self._cursors.look_at_all()  # what had to wait lies behind the cursors
         if not allowed.count or self._stopped:
             return 0
-        tokens = tuple(self._ports.token() for _ in range(allowed.count))
-        if full and not suspects:
-            self._rescan = False
-            self._full_mono = self._ports.boottime_s()
         self._came_round()
         asked_mono = self._ports.boottime_s()
-        try:
-            jobs = await self._store.claim(levels, tokens, suspects=suspects, closed=allowed.closed)
-        except BaseException:
-            self._unanswered.append(Unanswered(levels, tokens, asked_mono, last=False))
-            raise
+        levels = self._fronts(allowed.queues) if suspects else self._cursors.next(asked_mono, allowed.queues)
+        tokens = tuple([self._ports.token() for _ in range(allowed.count)])
+        jobs = await self._ask(levels, tokens, asked_mono, suspects=suspects) if levels else []
+        if not suspects:
+            now_mono = self._ports.boottime_s()
+            self._cursors.answered(levels, jobs, wanted=allowed.count, asked_mono=asked_mono, now_mono=now_mono)
         for job in jobs:
             self.held_up = False
-            self._cursors[job.queue, job.priority] = Level(job.queue, job.priority, job.available_at, job.id)
             self._hand_out(Claimed(job, asked_mono, allowed.permit(job)))
         self._came_round()
         await self._allowances.settle(allowed, len(jobs))
         return len(jobs)
+
+    async def _ask(self, levels: tuple[Level, ...], tokens: tuple[UUID, ...], asked_mono: float, *, suspects: bool) -> list[Job]:
+        try:
+            return await self._store.claim(levels, tokens, suspects=suspects, closed=self._allowed.closed)
+        except BaseException:
+            self._unanswered.append(Unanswered(levels, tokens, asked_mono, asked_mono, last=False))
+            raise
+
+    def _fronts(self, queues: Collection[str]) -> tuple[Level, ...]:
+        """Return where to look for suspects: each was a job before, so none lies before the front."""
+        if self._once:
+            return tuple([Level(queue, priority) for priority in PRIORITIES for queue in queues])
+        return tuple([self._cursors.front(queue, priority) for priority in PRIORITIES for queue in queues])
 
     def _hand_out(self, claimed: Claimed) -> None:
         while self._waiting:
@@ -244,37 +298,46 @@ class Claimer:
             if not future.done():
                 future.set_result(claimed)
                 return
+        job = claimed.job
         # The slots went away while the claim was under way (a drain): back with it, unharmed.
         self._unanswered.append(
-            Unanswered((Level(claimed.job.queue, claimed.job.priority),), (claimed.job.token,), claimed.asked_mono, last=True)
+            Unanswered(
+                (Level(job.queue, job.priority, job.available_at, job.id - 1),),
+                (job.token,),
+                claimed.asked_mono,
+                claimed.asked_mono,
+                last=True,
+            )
         )
-
-    def _levels(self, *, full: bool) -> tuple[Level, ...]:
-        """Return the levels in order: urgent first; within a priority each queue is first in turn."""
-        queues = self._settings.worker.queues
-        self._turn = (self._turn + 1) % len(queues)
-        rotated = queues[self._turn :] + queues[: self._turn]
-        fresh = [Level(queue, priority) for priority in PRIORITIES for queue in rotated]
-        if full:
-            self._cursors.clear()
-            return tuple(fresh)
-        return tuple(self._cursors.get((level.queue, level.priority), level) for level in fresh)
 
     async def _give_back(self) -> None:
         """Give back claims that got no answer, until that is answered, and once more a little later."""
         now_mono = self._ports.boottime_s()
         for claim in [c for c in self._unanswered if c.due_mono <= now_mono or self._stopped]:
             self._unanswered.remove(claim)
+            levels = _as_of(claim, now_mono)
             try:
-                given_back = await self._store.abandon(claim.levels, claim.tokens)
+                given_back = await self._store.abandon(levels, claim.tokens)
             except (StoreUnavailable, StoreRefused):
                 self._unanswered.append(replace(claim, due_mono=self._ports.boottime_s() + ABANDONED_TWICE_S))
                 raise
             self._came_round()
             if given_back:
                 log.info("claim.abandoned", jobs=given_back)
-                self.wake()
+                self._cursors.gave_back(claim.levels, claim.asked_mono)
+                self._woken.set()
             if not claim.last and not self._stopped:
-                self._unanswered.append(
-                    Unanswered(claim.levels, claim.tokens, self._ports.boottime_s() + ABANDONED_TWICE_S, last=True)
-                )
+                self._unanswered.append(replace(claim, due_mono=self._ports.boottime_s() + ABANDONED_TWICE_S, last=True))
+
+
+def _opened(before: Closed, after: Closed) -> bool:
+    """Return whether anything may be claimed that had to wait."""
+    if before is after:
+        return False
+    return not set(before.queues) <= set(after.queues) or not set(before.relays) <= set(after.relays)
+
+
+def _as_of(claim: Unanswered, now_mono: float) -> tuple[Level, ...]:
+    """Return the levels of a claim as they must be named now to begin where it began, or a little earlier."""
+    older_s = now_mono - claim.asked_mono + ABANDONED_TWICE_S
+    return tuple([level if level.back_s is None else replace(level, back_s=level.back_s + older_s) for level in claim.levels])

@@ -15,6 +15,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 
+from daemon.core.errors import StoreUnavailable
 from daemon.database import Connection
 
 
@@ -32,12 +33,16 @@ class Connections:
         self._sound: set[Connection] = set()
         """Those that may be given out again."""
         self._open: set[Connection] = set()
+        self._is_closed = False
 
     async def take(self, wait_s: float) -> Connection:
         """Return a connection for one statement, the one that was used last if one is idle.
 
-        Raises TimeoutError when no place came free in `wait_s` seconds, and what `connect` raises. Cancelling is safe.
+        Raises TimeoutError when no place came free in `wait_s` seconds, StoreUnavailable after `close`, and what `connect`
+        raises. Cancelling is safe.
         """
+        if self._is_closed:
+            raise StoreUnavailable("the store is closed")
         if self._places.locked():
             async with asyncio.timeout(wait_s):
                 await self._places.acquire()
@@ -74,7 +79,8 @@ class Connections:
             self._drop(self._idle.pop()[1])
 
     def close(self) -> None:
-        """End all connections at once, those in use too."""
+        """End all connections at once, those in use too, and open none any more."""
+        self._is_closed = True
         for connection in tuple(self._open):
             self._drop(connection)
         self._idle.clear()

@@ -32,9 +32,6 @@ QUIET = {f"enable_{way}": "off" for way in ("seqscan", "bitmapscan", "sort", "ha
 """Our statements always go by their index, in its order. A plan that is cached while a table is small, or that doesn't know how
 few rows are asked for, would read all of it later. And they are planned once: left to itself, the server planned small batches
 anew each time, which took as long as running them."""
-PLANNED_ONCE = {"plan_cache_mode": "force_generic_plan"}
-"""The worker's statements have one good plan, whatever the arguments. Left to itself PostgreSQL planned them anew for each small
-batch (it takes an array of unknown length for a long one): 1 ms of the 2.4 ms that claim, mark and record of one mail cost."""
 DIRECT = "what answers there is a pooler such as pgbouncer: [database] dsn must lead to PostgreSQL itself"
 ARRAYS = {
     "_bool": (1000, 16),
@@ -76,10 +73,9 @@ def translated(operation: str) -> Iterator[None]:
         raise StoreUnavailable(f"{operation}: {type(error).__name__}: {error}") from error
 
 
-async def connect(settings: Database, *, application_name: str, plans_once: bool = False) -> Connection:
+async def connect(settings: Database, *, application_name: str) -> Connection:
     """Open one connection, with time-outs for connecting and for every statement.
 
-    `plans_once` is for a connection that runs the worker's statements over and over.
     Raises StoreUnavailable when nobody answers in `connect_timeout_s`, StoreRefused for a wrong password, role or database.
     """
     with translated("connect"):
@@ -88,7 +84,7 @@ async def connect(settings: Database, *, application_name: str, plans_once: bool
             password=settings.password.reveal() if settings.password else None,
             timeout=settings.connect_timeout_s,
             command_timeout=settings.command_timeout_s,
-            server_settings={"application_name": application_name, **QUIET, **(PLANNED_ONCE if plans_once else {})},
+            server_settings={"application_name": application_name, **QUIET},
         )
     know_arrays(connection)
     keep_alive(connection)

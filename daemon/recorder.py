@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 import structlog
 from msgspec.structs import replace
 
-from daemon.batch import Gathering
+from daemon.batch import Gathering, Turn
 from daemon.core.errors import StoreRefused, StoreUnavailable
 from daemon.core.outcome import Record
 from daemon.core.retry import reconnect_s
@@ -36,9 +36,10 @@ Waiting = tuple[Ending, "asyncio.Future[Written]"]
 class Recorder:
     """The queue of conclusions and the loop that writes them."""
 
-    def __init__(self, store: Store, ports: Ports, *, reconnect_max_s: float) -> None:
+    def __init__(self, store: Store, ports: Ports, turn: Turn, *, reconnect_max_s: float) -> None:
         self._store = store
         self._ports = ports
+        self._turn = turn
         self._reconnect_max_s = reconnect_max_s
         self._gathering: Gathering[Ending, Written] = Gathering()
         self._failures = 0
@@ -56,7 +57,9 @@ class Recorder:
     async def run(self) -> None:
         """Write batches, one at a time, for ever."""
         while True:
-            again = await self._put(await self._gathering.batch())
+            await self._gathering.filled()
+            async with self._turn.taken():
+                again = await self._put(self._gathering.batch())
             self._gathering.put_back(again)
             if again:
                 await asyncio.sleep(self._pause_s())

@@ -32,13 +32,16 @@ class Identity:
 
 
 class Session:
-    """Opens, keeps and loses one connection. `on_wake` is called for every notification, `on_lost` when the connection ends."""
+    """Opens, keeps and loses one connection.
+
+    `on_wake` is called with the text of every notification, `on_lost` when the connection ends.
+    """
 
     def __init__(
         self,
         settings: Settings,
         identity: Identity,
-        on_wake: Callable[[], None],
+        on_wake: Callable[[str], None],
         on_lost: Callable[[], None],
     ) -> None:
         self._settings = settings
@@ -114,8 +117,8 @@ class Session:
         if connection is not None:
             connection.terminate()
 
-    def _woken(self, *_: object) -> None:
-        self._on_wake()
+    def _woken(self, _connection: object, _pid: int, _channel: str, note: object) -> None:
+        self._on_wake(str(note))
 
     def _ended(self, connection: object) -> None:
         if connection is self._connection:

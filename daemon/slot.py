@@ -25,6 +25,8 @@ KIND_UNKNOWN_S = 60.0
 EVENTS = {"dead": "job.dead", "in_doubt": "job.in_doubt"}
 """Outcomes that need a person."""
 
+READY_AGAIN = Written("done", None)
+
 log = structlog.get_logger("mailslot.slot")
 
 
@@ -37,6 +39,8 @@ class Slot:
         self._claimer = claimer
         self._recorder = recorder
         self._attempts = attempts
+        self._log = log.bind()
+        """Bound once: the lazy logger of a module makes a new one for every line."""
 
     async def run(self) -> None:
         """Work until the claimer says that there is no more."""
@@ -47,7 +51,8 @@ class Slot:
         job = claimed.job
         lease = Lease(job, self._means.trust.until(claimed.asked_mono), claimed.permit)
         self._held.take(lease)
-        log.debug("job.claimed", job_id=job.id, job_kind=job.kind, queue=job.queue, attempt=job.attempt, takeover=job.taken_over)
+        facts = {"job_id": job.id, "job_kind": job.kind, "queue": job.queue, "attempt": job.attempt}
+        self._log.debug("job.claimed", **facts, takeover=job.taken_over)
         try:
             conclusion = await self._attempt(lease)
             lease.recording = True
@@ -57,8 +62,8 @@ class Slot:
             if lease.afterwards is not None:
                 lease.afterwards()
         self._say(lease, conclusion, written)
-        if written.outcome is None:
-            self._claimer.released()
+        if written == READY_AGAIN and conclusion.delay_s == 0.0:
+            self._claimer.released(job)
 
     async def _attempt(self, lease: Lease) -> Conclusion:
         job = lease.job
@@ -87,7 +92,7 @@ class Slot:
         if written.state == "lost":
             log.warning("outcome.stale", job_id=job.id, attempt=job.attempt, stage=lease.stage, verdict=_verdict(conclusion))
         elif written.outcome == "sent":
-            log.info("job.sent", **facts)
+            self._log.info("job.sent", **facts)
         elif written.outcome == "cancelled":
             log.info("job.cancelled", **facts)
         elif written.outcome is not None:

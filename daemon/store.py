@@ -30,10 +30,13 @@ from daemon.database import READ_ONLY, connect, statement, translated
 from daemon.ports import Ports
 
 PRIORITIES = (0, 1, 2, 3)
-FIRST = datetime.min.replace(tzinfo=UTC)
+FIRST, LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+"""Before and behind all jobs: the infinities of PostgreSQL."""
 SWEEP_WINDOW = 5_000
 """Rows that a sweep looks at in each level: leased rows lie at the front of the index; 8 ms at a million unfinished jobs."""
 SWEEP_LIMIT = 500
+FRONT_AGE_S = 10.0
+"""How old the front of a level is at least. What takes longer to commit may lie before it: a full look finds that."""
 INLINE_BYTES = 262_144
 """Payloads up to here travel with the claim; larger ones are fetched by their slot, so that a claim stays short."""
 PAYLOAD_TIMEOUT_S = 60.0
@@ -43,12 +46,16 @@ IDLE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One exact range of the index, (queue, priority), and where its last scan ended."""
+    """One exact range of the index, (queue, priority), and behind which job to begin.
+
+    `back_s`: the last so many seconds before the database's now are looked at in any case.
+    """
 
     queue: str
     priority: int
     after_at: datetime = FIRST
     after_id: int = 0
+    back_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +143,14 @@ class Written(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
+class Front:
+    """Before which place nothing unfinished lies in each level, and whether a suspect is due: it has lost a worker before."""
+
+    levels: tuple[Level, ...]
+    suspect_is_due: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Swept:
     """One job that a sweep changed, why, and its outcome (None: ready again)."""
 
@@ -158,7 +173,7 @@ class Store:
         self._reading = asyncio.Lock()
         """One large payload at a time: the other connections are for marks and outcomes."""
         self._settled_at_mono = ports.boottime_s() + settings.lease.takeover_grace_s
-        self._levels = [(queue, priority) for queue in settings.worker.queues for priority in PRIORITIES]
+        self._levels = [Level(queue, priority) for queue in settings.worker.queues for priority in PRIORITIES]
 
     def close(self) -> None:
         """Drop all connections at once; what was committed is committed."""
@@ -213,8 +228,14 @@ class Store:
             INLINE_BYTES,
             lease.max_crashes,
             closed.relays,
+            [level.back_s for level in levels],
         )
         return [Job(*row) for row in rows]
+
+    async def arm(self, heard: int | None) -> bool:
+        """Arm the bell unless it has been armed since this number was heard; returns whether this did it. See `daemon.bell`."""
+        (row,) = await self._fetch("bell_arm", heard)
+        return bool(row["armed"])
 
     async def take(self, wishes: Sequence[Wish]) -> list[Taken]:
         """Take tokens from the relays' buckets, or put some back; one answer for each wish, in no order. Never waits for tokens.
@@ -238,7 +259,8 @@ class Store:
 
     async def abandon(self, levels: Sequence[Level], tokens: Sequence[UUID]) -> int:
         """Give back what a claim without an answer may have taken; returns how many jobs that were."""
-        return len(await self._fetch("abandon", *_columns(levels), list(tokens), SWEEP_WINDOW))
+        back_s = [level.back_s for level in levels]
+        return len(await self._fetch("abandon", *_columns(levels), list(tokens), SWEEP_WINDOW, back_s))
 
     async def mark(self, requests: Sequence[MarkRequest]) -> list[Marked]:
         """Mark jobs; one decision for each request, in the requests' order."""
@@ -292,15 +314,18 @@ class Store:
         )
         return _answers(rows, jobs)
 
-    async def sweep(self, *, queues: Sequence[str] | None = None) -> list[Swept]:
-        """Put right what no worker will: the front of this worker's levels, or with `queues` a full pass over those."""
+    async def sweep(self, *, fronts: Sequence[Level] = (), queues: Sequence[str] | None = None) -> list[Swept]:
+        """Put right what no worker will: the front of this worker's levels, or with `queues` a full pass over those.
+
+        `fronts` is what `front` has returned before.
+        """
         lease = self._settings.lease
         full = queues is not None
-        levels = [(queue, priority) for queue in queues or () for priority in PRIORITIES] if full else self._levels
+        levels = [Level(queue, priority) for queue in queues or () for priority in PRIORITIES] if full else fronts or self._levels
         rows = await self._fetch(
             "sweep",
-            [queue for queue, _ in levels],
-            [priority for _, priority in levels],
+            [level.queue for level in levels],
+            [level.priority for level in levels],
             None if full else SWEEP_WINDOW,
             SWEEP_LIMIT,
             self.may_take_over,
@@ -310,6 +335,7 @@ class Store:
             lease.max_doubts,
             lease.duration_s,
             full,
+            [level.after_at for level in levels],
         )
         return [Swept(**row) for row in rows]
 
@@ -317,23 +343,27 @@ class Store:
         """Return whether mail in this worker's levels that is due in so many seconds asks for one of these relays."""
         (row,) = await self._fetch(
             "asked",
-            [queue for queue, _ in self._levels],
-            [priority for _, priority in self._levels],
+            [level.queue for level in self._levels],
+            [level.priority for level in self._levels],
             relays,
             within_s,
         )
         return bool(row["asked"])
 
-    async def suspect_is_due(self) -> bool:
-        """Return whether a job that has lost a worker before waits in this worker's levels."""
-        (row,) = await self._fetch(
-            "suspects",
-            [queue for queue, _ in self._levels],
-            [priority for _, priority in self._levels],
+    async def front(self, fronts: Sequence[Level] = ()) -> Front:
+        """Look at the front of this worker's levels, from the very front or from what was found the last time."""
+        levels = fronts or self._levels
+        rows = await self._fetch(
+            "front",
+            [level.queue for level in levels],
+            [level.priority for level in levels],
+            [level.after_at for level in levels],
             SWEEP_WINDOW,
             self._settings.lease.max_crashes,
+            FRONT_AGE_S,
         )
-        return bool(row["due"])
+        found = tuple([Level(row["queue"], row["priority"], row["after_at"]) for row in rows])
+        return Front(found, any(row["suspect_is_due"] for row in rows))
 
     async def _fetch(self, name: str, *args: object, timeout_s: float | None = None) -> list[asyncpg.Record]:
         connections = self._connections

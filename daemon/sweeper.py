@@ -2,19 +2,23 @@
 
 Every worker sweeps the front of its own levels every few seconds; once a minute one of them looks at everything. All of it is
 one statement (`sql/sweep.sql`), so there is nothing between looking and writing that a slow sweeper could overwrite.
+
+Where dead entries pile up in front that nothing can remove, it begins where it found the first unfinished job the last time, and
+tells the claimer. Once the look from the very front has been paid for (`daemon.cursors`) it begins there.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import structlog
 
 from daemon.core.errors import StoreRefused, StoreUnavailable
 from daemon.core.settings import Settings
+from daemon.cursors import Toll
 from daemon.ports import Ports
-from daemon.store import SWEEP_LIMIT, Store, Swept
+from daemon.store import SWEEP_LIMIT, Front, Level, Store, Swept
 
 FULL_PASS_S = 60.0
 
@@ -25,7 +29,7 @@ LEVELS = {"sent": "warning", "dead": "error", "in_doubt": "error", "cancelled": 
 
 
 class Sweeper:
-    """The loop. `on_swept` hears that jobs may be ready again, `on_suspect` whether a suspect is due."""
+    """The loop. `on_swept` hears that jobs may be ready again, `on_front` what stands in front."""
 
     def __init__(
         self,
@@ -34,13 +38,15 @@ class Sweeper:
         ports: Ports,
         *,
         on_swept: Callable[[], None],
-        on_suspect: Callable[[bool], None],
+        on_front: Callable[[Front], None],
     ) -> None:
         self._interval_s = settings.worker.sweep_interval_s
         self._store = store
         self._ports = ports
         self._on_swept = on_swept
-        self._on_suspect = on_suspect
+        self._on_front = on_front
+        self._fronts: tuple[Level, ...] = ()
+        self._toll = Toll()
         self._full_mono = ports.boottime_s()
 
     async def run(self) -> None:
@@ -55,15 +61,23 @@ class Sweeper:
                 log.error("sweep.refused", **{"error.message": str(error)})  # noqa: TRY400  an answer, not a bug
 
     async def _round(self) -> None:
-        await self._until_done(None)
+        begun_mono = self._ports.boottime_s()
+        fronts = () if begun_mono >= self._toll.free_mono else self._fronts
+        await self._until_done(fronts)
+        front = await self._store.front(fronts)
+        self._fronts = front.levels
+        if not fronts:
+            now_mono = self._ports.boottime_s()
+            self._toll.add(now_mono - begun_mono)
+            self._toll.close(now_mono)
         if self._ports.boottime_s() - self._full_mono >= FULL_PASS_S:
             self._full_mono = self._ports.boottime_s()
-            await self._until_done(await self._store.queues())
-        self._on_suspect(await self._store.suspect_is_due())
+            await self._until_done((), await self._store.queues())
+        self._on_front(front)
 
-    async def _until_done(self, queues: list[str] | None) -> None:
+    async def _until_done(self, fronts: Sequence[Level], queues: list[str] | None = None) -> None:
         while True:
-            swept = await self._store.sweep(queues=queues)
+            swept = await self._store.sweep(fronts=fronts, queues=queues)
             for job in swept:
                 self._say(job)
             if any(job.outcome is None for job in swept):

@@ -6,8 +6,8 @@ Each contract is broken on purpose in a copy of the package, for a contract that
 from __future__ import annotations
 
 import ast
-import re
 import os
+import re
 import shutil
 import subprocess
 import sys

@@ -1,8 +1,15 @@
 """`mailslot enqueue`: saves one job from flags, or many from lines of JSON.
 
-All lines are saved in one transaction, a thousand to a round trip, by the function that applications call. From the first bad
-line on nothing more is sent to the database, but the rest is still read, so that one look at the errors is enough; then all of
-it is rolled back. The commit is on disk before anything is said about success, whatever the server's default.
+All lines are saved in one transaction, a thousand to a statement, by the functions that applications call. While a batch is on
+its way the next one is read and judged, so that the database and this process work at the same time. From the first bad batch on
+nothing more is sent to the database, but the rest is still read, so that one look at the errors is enough; then all of it is
+rolled back. The commit is on disk before anything is said about success, whatever the server's default.
+
+Measured with plain mails of 900 bytes: 14 microseconds of this process for a line and 16 to 20 of PostgreSQL, side by side; it
+was 87 and 60, one after the other. A mail of a simple shape isn't composed to see whether it can be (`check`), a batch is one
+INSERT and not a call a job, and columns of defaults aren't sent. Tried and of no use: batches of 250 and 4,000, uvloop, no
+garbage collection. Not tried: COPY, for which a producer would need INSERT on the table; processes to judge in, as PostgreSQL
+needs the other core.
 """
 
 from __future__ import annotations
@@ -11,7 +18,7 @@ import asyncio
 import os
 import sys
 from argparse import Namespace
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -23,20 +30,22 @@ from tqdm import tqdm
 
 from daemon.cli.exits import BadDataError, Exit, UsageError
 from daemon.cli.mailflags import line_from, require_alone
-from daemon.cli.newjob import Columns, Flaw, NewJob, checked, read
+from daemon.cli.newjob import Columns, Flaw, NewJob, checked, columns_of, read
 from daemon.cli.options import settings_of
 from daemon.cli.render import as_json, printable
 from daemon.cli.session import Row, Session, opened
 from daemon.core.errors import StoreRefused
-from daemon.core.message import compose
+from daemon.core.message.check import Check
 from daemon.core.settings import Settings
 from daemon.templates import load
 
 Progress: TypeAlias = "tqdm[NoReturn]"
-Check: TypeAlias = Callable[[NewJob], Columns | Flaw]
+Judge: TypeAlias = Callable[[NewJob], Columns | Flaw]
 BATCH = 1000
 BATCH_BYTES = 8_388_608
 """A batch ends at either: with a few large payloads a thousand would be too much for one statement."""
+TURN = 25
+"""Lines to judge until the event loop has its turn: a batch is larger than the socket's buffer, and would wait half-sent."""
 OF_THE_VALUE = frozenset({"22", "23", "54"})
 """SQLSTATE classes that speak of the values sent: data, integrity, limits. Everything else is about the whole command."""
 
@@ -87,36 +96,41 @@ async def save_line(settings: Settings, line: bytes) -> Row:
     job = read(line)
     if isinstance(job, Flaw):
         raise BadDataError(f"{printable(job)}; nothing was saved")
-    async with _saving(settings) as (session, begun):
-        columns = _check(settings, begun)(job)
+    async with _saving(settings) as (session, check):
+        columns = check(job)
         if isinstance(columns, Flaw):
             raise BadDataError(f"{printable(columns)}; nothing was saved")
-        return (await session.rows("job_enqueue", *_arrays([columns])))[0]
+        return (await session.rows("job_enqueue", *columns))[0]
 
 
 async def save_lines(settings: Settings, lines: Iterable[bytes], progress: Progress) -> Tally:
-    """Save all lines or, if one of them is bad, none; each bad one is said on standard error."""
+    """Save all lines or, if one of them is bad, none; each bad one is said on standard error, in the order of the lines."""
     tally = Tally()
-    async with _saving(settings) as (session, begun):
-        check = _check(settings, begun)
-        for batch in _batches(lines):
-            good = list(_good(batch, tally, check, progress))
-            if not tally.bad:
-                await _save(session, good, tally, progress)
-            progress.update(sum(len(line) for _, line in batch))
-        tally.require_all_good()
+    try:
+        async with _saving(settings) as (session, check), asyncio.TaskGroup() as tasks:
+            on_its_way: asyncio.Task[None] | None = None
+            for batch in _batches(lines):
+                judged = await _judged(batch, check)
+                if on_its_way is not None:
+                    await on_its_way
+                good = _sorted_out(judged, tally, progress)
+                on_its_way = None if tally.bad else tasks.create_task(_save(session, good, tally, progress))
+                progress.update(sum(len(line) for _, line in batch))
+            if on_its_way is not None:
+                await on_its_way
+            tally.require_all_good()
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from group
     return tally
 
 
 @asynccontextmanager
-async def _saving(settings: Settings) -> AsyncIterator[tuple[Session, Row]]:
+async def _saving(settings: Settings) -> AsyncIterator[tuple[Session, Judge]]:
+    """Hold the transaction, and what judges a job by its clock."""
     async with opened(settings.database) as session, session.transaction("enqueue"):
-        yield session, (await session.rows("job_begin"))[0]
-
-
-def _check(settings: Settings, begun: Row) -> Check:
-    templates = load(settings.templates.dir)
-    return partial(checked, now=begun["now"], mail=settings.mail, compose=partial(compose, templates=templates))
+        now = (await session.rows("job_begin"))[0]["now"]
+        check = Check(settings.mail, load(settings.templates.dir), now)
+        yield session, partial(checked, now=now, max_payload_bytes=settings.mail.max_payload_bytes, fault=check.fault)
 
 
 def _batches(lines: Iterable[bytes]) -> Iterator[list[tuple[int, bytes]]]:
@@ -132,26 +146,37 @@ def _batches(lines: Iterable[bytes]) -> Iterator[list[tuple[int, bytes]]]:
         yield batch
 
 
-def _good(batch: Iterable[tuple[int, bytes]], tally: Tally, check: Check, progress: Progress) -> Iterator[tuple[int, Columns]]:
-    for number, line in batch:
-        if not line.strip():
-            continue
-        tally.lines += 1
-        job = read(line)
-        columns = job if isinstance(job, Flaw) else check(job)
+async def _judged(batch: Sequence[tuple[int, bytes]], judge: Judge) -> list[tuple[int, Columns | Flaw]]:
+    """Judge every line of a batch that isn't empty, and let the batch before it be sent meanwhile."""
+    judged: list[tuple[int, Columns | Flaw]] = []
+    for start in range(0, len(batch), TURN):
+        await asyncio.sleep(0)
+        for number, line in batch[start : start + TURN]:
+            if line.strip():
+                job = read(line)
+                judged.append((number, job if isinstance(job, Flaw) else judge(job)))
+    return judged
+
+
+def _sorted_out(judged: Sequence[tuple[int, Columns | Flaw]], tally: Tally, progress: Progress) -> list[tuple[int, Columns]]:
+    """Count the lines, say which are bad, and return the others."""
+    good: list[tuple[int, Columns]] = []
+    for number, columns in judged:
         if isinstance(columns, Flaw):
             _complain(number, columns, tally, progress)
         else:
-            yield number, columns
+            good.append((number, columns))
+    tally.lines += len(judged)
+    return good
 
 
-async def _save(session: Session, jobs: list[tuple[int, Columns]], tally: Tally, progress: Progress) -> None:
+async def _save(session: Session, jobs: Sequence[tuple[int, Columns]], tally: Tally, progress: Progress) -> None:
     """Save a batch; where the database refuses a value, halve until the lines at fault stand alone."""
     if not jobs:
         return
     try:
         async with session.transaction("enqueue"):
-            rows = await session.rows("job_enqueue", *_arrays([columns for _, columns in jobs]))
+            (saved,) = await session.rows("job_enqueue_many", *columns_of([columns for _, columns in jobs]))
     except StoreRefused as error:
         if error.sqlstate[:2] not in OF_THE_VALUE:
             raise
@@ -162,13 +187,8 @@ async def _save(session: Session, jobs: list[tuple[int, Columns]], tally: Tally,
         await _save(session, jobs[:half], tally, progress)
         await _save(session, jobs[half:], tally, progress)
     else:
-        news = sum(row["is_new"] for row in rows)
-        tally.new += news
-        tally.known += len(rows) - news
-
-
-def _arrays(jobs: Iterable[Columns]) -> list[list[object]]:
-    return [list(column) for column in zip(*jobs, strict=True)]
+        tally.new += saved["new"]
+        tally.known += len(jobs) - saved["new"]
 
 
 def _complain(number: int, flaw: Flaw, tally: Tally, progress: Progress) -> None:

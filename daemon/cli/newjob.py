@@ -8,26 +8,22 @@ wrote the line still looks. Pure; flaws are values.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Literal, NamedTuple
-from uuid import UUID
 
 import msgspec
 from msgspec import Meta
 
 from daemon.cli import times
-from daemon.core import settings
-from daemon.core.message import Message, Unbuildable
+from daemon.core.message import Unbuildable
 
-Compose = Callable[..., Message | Unbuildable]
+Fault = Callable[[str], Unbuildable | None]
 
 EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
 LATEST = datetime(3000, 1, 1, tzinfo=UTC)
 """The table's own bounds for available_at and expires_at."""
-_ANY_UID = UUID(int=0)
-"""Composing needs a uid; what can be built with one can be built with any."""
 
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:-]{1,100}\Z")]
 OnDoubt = Literal["resend", "hold", "assume_sent"]
@@ -80,6 +76,16 @@ class Columns(NamedTuple):
     relay: str | None
 
 
+DEFAULTS = Columns("", "default", None, None, None, 1, "resend", "email", 100, None, None)
+"""What a column has that nobody has asked for; there is no default payload."""
+
+
+def columns_of(jobs: Sequence[Columns]) -> list[list[object] | None]:
+    """Return the jobs column by column, None for one in which all have the default."""
+    turned = zip(DEFAULTS, zip(*jobs, strict=True), strict=True)
+    return [None if column.count(default) == len(column) else list(column) for default, column in turned]
+
+
 def read(line: bytes) -> NewJob | Flaw:
     """Return the job that a line of JSON asks for, or what is wrong with the line."""
     try:
@@ -93,13 +99,14 @@ def read(line: bytes) -> NewJob | Flaw:
         return Flaw("", f"not a line of JSON: {error}")
 
 
-def checked(job: NewJob, now: datetime, mail: settings.Mail, compose: Compose) -> Columns | Flaw:
+def checked(job: NewJob, now: datetime, max_payload_bytes: int, fault: Fault) -> Columns | Flaw:
     """Return what to save, or what would keep this job from ever being sent.
 
-    `now` is the database's clock; `compose` builds the message as a worker with this configuration would. The payload of another
-    kind than email is its handler's business; here it only has to be a JSON object of a size that workers accept.
+    `now` is the database's clock; `fault` says why a worker with this configuration couldn't build the mail. The payload of
+    another kind than email is its handler's business; here it only has to be a JSON object of a size that workers accept.
     """
-    payload = bytes(job.payload).decode("utf-8", "surrogateescape").strip()
+    octets = bytes(job.payload)
+    payload = octets.decode("utf-8", "surrogateescape").strip()
     available = _instant(job.available_at, "available_at", now)
     if isinstance(available, Flaw):
         return available
@@ -108,7 +115,9 @@ def checked(job: NewJob, now: datetime, mail: settings.Mail, compose: Compose) -
         return expires
     if expires is not None and expires <= (available or now):
         return Flaw("expires_at", "isn't later than available_at: the job would end without having been sent")
-    if flaw := _payload_flaw(job, payload, now, mail, compose):
+    if len(octets) > max_payload_bytes:
+        return Flaw("payload", f"is longer than the {max_payload_bytes} bytes that workers accept (mail.max_payload_bytes)")
+    if flaw := _payload_flaw(job.kind, payload, fault):
         return flaw
     return Columns(payload, job.queue, job.idempotency_key, available, expires, job.priority, job.on_doubt, job.kind,
                    job.max_attempts, job.traceparent, job.relay)  # fmt: skip
@@ -126,13 +135,8 @@ def _instant(text: str | None, field: str, now: datetime) -> datetime | Flaw | N
     return instant
 
 
-def _payload_flaw(job: NewJob, payload: str, now: datetime, mail: settings.Mail, compose: Compose) -> Flaw | None:
-    if len(bytes(job.payload)) > mail.max_payload_bytes:
-        return Flaw("payload", f"is longer than the {mail.max_payload_bytes} bytes that workers accept (mail.max_payload_bytes)")
-    if job.kind != "email":
+def _payload_flaw(kind: str, payload: str, fault: Fault) -> Flaw | None:
+    if kind != "email":
         return None if payload.startswith("{") else Flaw("payload", "must be a JSON object")
-    match compose(payload, uid=_ANY_UID, created_at=now, defaults=mail):
-        case Unbuildable(field=field, detail=detail):
-            return Flaw(field, detail)
-        case Message():
-            return None
+    why = fault(payload)
+    return None if why is None else Flaw(why.field, why.detail)

@@ -170,7 +170,7 @@ def settle(
         return Release(decision.reason, wait_s, exchange.relay, exchange.last.reply)
     doubt = decision.verdict is Verdict.DOUBT
     fate = _fate_of_doubt(job, max_doubts)
-    after = {
+    after: Entries = {
         address: Entry(fate, entry.reply, doubted=True, assumed=fate == "sent")
         if (answer := exchange.answers.get(address)) and answer.decision.verdict is Verdict.DOUBT
         else _judged(entry, answer)

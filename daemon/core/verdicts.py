@@ -302,7 +302,6 @@ CONTENT_RULES: Final = (
 # fmt: on
 
 
-
 class Table(tuple[Rule, ...]):  # noqa: SLOT001  what it remembers needs a place
     """Rules in their order; remembers which of them can fit an answer at a stage, so that most are never looked at."""
 

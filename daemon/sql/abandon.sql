@@ -3,20 +3,23 @@
 -- $1 text[], $2 smallint[], $3 timestamptz[], $4 bigint[]   the levels of that claim, as in claim.sql
 -- $5 uuid[]                                                 the tokens that it was given
 -- $6 integer                                                rows to look at in each level, from where the claim began
+-- $7 float8[]                                               the seconds before now at which it began, if not there
 --
 -- Rows locked: those given back; rows locked by others are passed over.  Index: jobs_unfinished.
--- Fence: token, unfinished, unmarked.
+-- Fence: token, unfinished, unmarked.  (BETWEEN: see claim.sql.)
 -- Result: the ids given back; none when the claim never happened.  What isn't found here is taken over when its lease expires.
 WITH durable AS MATERIALIZED (
     SELECT mailslot.commit_durably() AS yes
 ), found AS MATERIALIZED (
     SELECT job.id, job.lease_token
-    FROM unnest($1::text[], $2::smallint[], $3::timestamptz[], $4::bigint[]) AS level (queue, priority, after_at, after_id)
+    FROM unnest($1::text[], $2::smallint[], $3::timestamptz[], $4::bigint[], $7::float8[])
+         AS level (queue, priority, after_at, after_id, back_s)
+    CROSS JOIN LATERAL (SELECT least(level.after_at, now() - make_interval(secs => level.back_s)) AS at) AS begin
     CROSS JOIN LATERAL (
         SELECT j.id, j.lease_token
         FROM mailslot.jobs AS j
         WHERE j.queue = level.queue AND j.priority = level.priority AND j.completed_at IS NULL
-          AND j.available_at <= now() AND (j.available_at, j.id) > (level.after_at, level.after_id)
+          AND j.available_at <= now() AND (j.available_at, j.id) > (begin.at, CASE WHEN begin.at < level.after_at THEN 0 ELSE level.after_id END)
         ORDER BY j.available_at, j.id
         LIMIT $6::integer
     ) AS job
@@ -39,5 +42,5 @@ UPDATE mailslot.jobs AS j SET
     outcome = CASE WHEN j.cancel_requested_at IS NOT NULL THEN mailslot.ending('cancelled', j.doubts, j.recipients) END,
     reason = CASE WHEN j.cancel_requested_at IS NOT NULL THEN 'cancelled' ELSE j.reason END
 FROM held, durable
-WHERE durable.yes AND j.id = held.id AND j.lease_token = held.lease_token AND j.outcome IS NULL
+WHERE durable.yes AND j.id BETWEEN held.id AND held.id AND j.lease_token = held.lease_token AND j.outcome IS NULL
 RETURNING j.id

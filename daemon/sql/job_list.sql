@@ -5,6 +5,6 @@ SELECT id, state, queue, kind, priority, created_at, available_at, expires_at, c
 FROM mailslot.job_states
 WHERE ($1::text[] IS NULL OR state = ANY ($1))
   AND ($2::text IS NULL OR queue = $2)
-  AND ($3::bigint IS NULL OR id < $3)
+  AND id < coalesce($3::bigint, 9223372036854775807)  -- a bound of the index also in a plan that is made once
 ORDER BY id DESC
 LIMIT $4

@@ -15,31 +15,30 @@
 --
 -- Rows locked: those written, until this statement commits.  Index: the primary keys.
 -- Fence: id + token, unfinished (or in_doubt and now sent).  Evidence: id + uid.
--- Result: (id, token, state, outcome), one row a triple; state is
+-- Result: (id, token, outcome, state), one row a triple, in no order; state is
 --   done   written now, or by an earlier try whose answer was lost      busy   locked by another transaction: again
 --   lost   the lease was lost (evidence is left)
--- (OFFSET 0 keeps the planner from hashing a whole index for one probe.)
+-- Every triple goes through once, from the probe to the answer: joined to the questions again (nested loops) a batch of 100 cost
+-- twice as much.  What was held can't be late, so only the others are looked at again.  The ledger is written in id order, so that
+-- two statements that write the same rows wait for each other in the same order.
+-- (OFFSET 0 keeps the planner from hashing a whole index for one probe; BETWEEN from walking all of it, see claim.sql.)
 WITH durable AS MATERIALIZED (
     SELECT mailslot.commit_durably() AS yes
-), asked AS MATERIALIZED (
+), held AS MATERIALIZED (
     SELECT a.id, a.token, a.uid, a.outcome, a.delay_s, a.doubts, a.reason, a.relay, a.reply, a.recipients::jsonb AS recipients,
-           a.assumed, a.stage, a.verdict,
-           CASE WHEN a.accepted IS NOT NULL THEN ARRAY(SELECT jsonb_array_elements_text(a.accepted::jsonb)) END AS accepted
+           a.assumed, a.stage, a.verdict, a.accepted, job.owner, job.attempt, job.leased_at, job.attempt IS NOT NULL AS ours,
+           mailslot.ending(coalesce(a.outcome, CASE WHEN job.cancel_requested_at IS NOT NULL THEN 'cancelled' END),
+                           job.doubts + a.doubts, a.recipients::jsonb) AS ending
     FROM unnest($1::bigint[], $2::uuid[], $3::uuid[], $4::text[], $5::float8[], $6::integer[], $7::text[], $8::text[],
                 $9::text[], $10::text[], $11::boolean[], $12::text[], $13::text[], $14::text[])
          AS a (id, token, uid, outcome, delay_s, doubts, reason, relay, reply, recipients, assumed, stage, verdict, accepted)
-    ORDER BY a.id
-), held AS MATERIALIZED (
-    SELECT asked.*, job.owner, job.attempt, job.leased_at,
-           mailslot.ending(coalesce(asked.outcome, CASE WHEN job.cancel_requested_at IS NOT NULL THEN 'cancelled' END),
-                           job.doubts + asked.doubts, asked.recipients) AS ending
-    FROM asked CROSS JOIN LATERAL (
+    LEFT JOIN LATERAL (
         SELECT j.lease_owner AS owner, j.attempt, j.leased_at, j.doubts, j.cancel_requested_at
         FROM mailslot.jobs AS j
-        WHERE j.id = asked.id AND j.lease_token = asked.token
-          AND (j.outcome IS NULL OR (j.outcome = 'in_doubt' AND asked.outcome = 'sent'))
+        WHERE j.id = a.id AND j.lease_token = a.token
+          AND (j.outcome IS NULL OR (j.outcome = 'in_doubt' AND a.outcome = 'sent'))
         FOR UPDATE SKIP LOCKED
-    ) AS job
+    ) AS job ON true
 ), written AS (
     UPDATE mailslot.jobs AS j SET
         completed_at = CASE WHEN held.ending IS NOT NULL THEN clock_timestamp() END,
@@ -58,38 +57,41 @@ WITH durable AS MATERIALIZED (
         marked_at = CASE WHEN held.ending IS NOT NULL THEN j.marked_at END,
         lease_expires_at = NULL
     FROM held, durable
-    WHERE durable.yes AND j.id = held.id AND j.lease_token = held.token
+    WHERE durable.yes AND held.ours AND j.id BETWEEN held.id AND held.id AND j.lease_token = held.token
       AND (j.outcome IS NULL OR (j.outcome = 'in_doubt' AND held.outcome = 'sent'))
-    RETURNING j.id, held.token, j.outcome
-), late AS MATERIALIZED (
-    SELECT asked.*, j.attempt
-    FROM asked JOIN mailslot.jobs AS j ON j.id = asked.id AND j.uid = asked.uid
-    WHERE asked.accepted IS NOT NULL
-      AND (j.lease_token IS DISTINCT FROM asked.token OR j.outcome IN ('dead', 'cancelled')
-           OR (j.outcome = 'in_doubt' AND asked.outcome IS DISTINCT FROM 'sent'))
+    RETURNING j.id, held.token, j.outcome, held.owner, held.attempt, held.leased_at, held.stage, held.verdict, held.reason, held.relay,
+              held.reply, held.accepted
+), late AS (
+    SELECT held.id, held.token, j.attempt, held.stage, held.verdict, held.reason, held.relay, held.reply, held.accepted
+    FROM held JOIN mailslot.jobs AS j ON j.id BETWEEN held.id AND held.id AND j.uid = held.uid
+    WHERE NOT held.ours AND held.accepted IS NOT NULL
+      AND (j.lease_token IS DISTINCT FROM held.token OR j.outcome IN ('dead', 'cancelled')
+           OR (j.outcome = 'in_doubt' AND held.outcome IS DISTINCT FROM 'sent'))
 ), ledger AS (
     INSERT INTO mailslot.attempts AS t (job_id, lease_token, owner, attempt, leased_at, stage, verdict, reason, relay, reply,
                                         accepted)
-    SELECT held.id, held.token, held.owner, held.attempt, held.leased_at, held.stage, held.verdict, held.reason, held.relay,
-           held.reply, held.accepted
-    FROM held JOIN written ON written.id = held.id AND written.token = held.token WHERE written.outcome IS NULL
-    UNION ALL
-    SELECT late.id, late.token, NULL, late.attempt, NULL, late.stage, late.verdict, late.reason, late.relay, late.reply,
-           late.accepted
-    FROM late
+    SELECT id, token, owner, attempt, leased_at, stage, verdict, reason, relay, reply,
+           CASE WHEN accepted IS NOT NULL THEN ARRAY(SELECT jsonb_array_elements_text(accepted::jsonb)) END
+    FROM (
+        SELECT id, token, owner, attempt, leased_at, stage, verdict, reason, relay, reply, accepted
+        FROM written WHERE outcome IS NULL
+        UNION ALL
+        SELECT id, token, NULL, attempt, NULL, stage, verdict, reason, relay, reply, accepted FROM late
+    ) AS entry
+    ORDER BY id
     ON CONFLICT (job_id, lease_token) DO UPDATE SET
         stage = coalesce(excluded.stage, t.stage), verdict = excluded.verdict, reason = excluded.reason,
         relay = excluded.relay, reply = excluded.reply, accepted = coalesce(excluded.accepted, t.accepted)
 )
-SELECT asked.id, asked.token,
-       coalesce(written.outcome, (SELECT j.outcome FROM mailslot.jobs AS j
-                                  WHERE j.id = asked.id AND j.lease_token = asked.token)) AS outcome,
-       CASE WHEN written.id IS NOT NULL THEN 'done'
-            WHEN EXISTS (SELECT FROM mailslot.jobs AS j
-                         WHERE j.id = asked.id AND j.lease_token = asked.token
-                           AND (j.outcome IS NULL OR (j.outcome = 'in_doubt' AND asked.outcome = 'sent')) OFFSET 0) THEN 'busy'
-            WHEN EXISTS (SELECT FROM mailslot.jobs AS j WHERE j.id = asked.id AND j.lease_token = asked.token OFFSET 0) THEN 'done'
+SELECT id, token, outcome, 'done' AS state FROM written
+UNION ALL
+SELECT held.id, held.token, now_there.outcome,
+       CASE WHEN now_there.id IS NOT NULL AND (now_there.outcome IS NULL OR (now_there.outcome = 'in_doubt' AND held.outcome = 'sent')) THEN 'busy'
+            WHEN now_there.id IS NOT NULL THEN 'done'
             WHEN EXISTS (SELECT FROM mailslot.attempts AS t
-                         WHERE t.job_id = asked.id AND t.lease_token = asked.token AND t.verdict <> 'worker_lost' OFFSET 0) THEN 'done'
-            ELSE 'lost' END AS state
-FROM asked LEFT JOIN written ON written.id = asked.id AND written.token = asked.token
+                         WHERE t.job_id = held.id AND t.lease_token = held.token AND t.verdict <> 'worker_lost' OFFSET 0) THEN 'done'
+            ELSE 'lost' END
+FROM held LEFT JOIN LATERAL (
+    SELECT j.id, j.outcome FROM mailslot.jobs AS j WHERE j.id = held.id AND j.lease_token = held.token OFFSET 0
+) AS now_there ON true
+WHERE NOT held.ours

@@ -9,24 +9,22 @@
 -- mark is set doesn't matter then.
 --
 -- Rows locked: those written, until this statement commits.  Index: the primary key.  Fence: id + token, unfinished.
--- Result: (id, token, state, outcome), one row a pair; state is done, busy (locked by another transaction: again) or lost.
--- (OFFSET 0 keeps the planner from hashing a whole index for one probe.)
+-- Result: (id, token, outcome, state), one row a pair, in no order; state is done, busy (locked by another transaction: again) or lost.
+-- (OFFSET 0 keeps the planner from hashing a whole index for one probe; BETWEEN from walking all of it, see claim.sql.)
 WITH durable AS MATERIALIZED (
     SELECT mailslot.commit_durably() AS yes
-), asked AS MATERIALIZED (
-    SELECT * FROM unnest($1::bigint[], $2::uuid[], $3::float8[], $4::text[], $5::text[], $6::text[], $7::text[])
-                  AS a (id, token, delay_s, reason, relay, reply, recipients)
-    ORDER BY a.id
 ), held AS MATERIALIZED (
-    SELECT asked.*,
+    SELECT a.id, a.token, a.delay_s, a.reason, a.relay, a.reply, a.recipients, job.ours,
            mailslot.ending(CASE WHEN job.cancel_requested_at IS NOT NULL THEN 'cancelled' END, job.doubts,
-                           asked.recipients::jsonb) AS ending
-    FROM asked CROSS JOIN LATERAL (
-        SELECT j.doubts, j.cancel_requested_at
+                           a.recipients::jsonb) AS ending
+    FROM unnest($1::bigint[], $2::uuid[], $3::float8[], $4::text[], $5::text[], $6::text[], $7::text[])
+         AS a (id, token, delay_s, reason, relay, reply, recipients)
+    LEFT JOIN LATERAL (
+        SELECT true AS ours, j.doubts, j.cancel_requested_at
         FROM mailslot.jobs AS j
-        WHERE j.id = asked.id AND j.lease_token = asked.token AND j.outcome IS NULL
+        WHERE j.id = a.id AND j.lease_token = a.token AND j.outcome IS NULL
         FOR UPDATE SKIP LOCKED
-    ) AS job
+    ) AS job ON true
 ), written AS (
     UPDATE mailslot.jobs AS j SET
         completed_at = CASE WHEN held.ending IS NOT NULL THEN clock_timestamp() END,
@@ -43,12 +41,13 @@ WITH durable AS MATERIALIZED (
         leased_at = CASE WHEN held.ending IS NOT NULL THEN j.leased_at END,
         marked_at = NULL, lease_expires_at = NULL
     FROM held, durable
-    WHERE durable.yes AND j.id = held.id AND j.lease_token = held.token AND j.outcome IS NULL
+    WHERE durable.yes AND held.ours AND j.id BETWEEN held.id AND held.id AND j.lease_token = held.token AND j.outcome IS NULL
     RETURNING j.id, held.token, j.outcome
 )
-SELECT asked.id, asked.token, written.outcome,
-       CASE WHEN written.id IS NOT NULL THEN 'done'
-            WHEN EXISTS (SELECT FROM mailslot.jobs AS j
-                         WHERE j.id = asked.id AND j.lease_token = asked.token AND j.outcome IS NULL OFFSET 0) THEN 'busy'
-            ELSE 'lost' END AS state
-FROM asked LEFT JOIN written ON written.id = asked.id AND written.token = asked.token
+SELECT id, token, outcome, 'done' AS state FROM written
+UNION ALL
+SELECT held.id, held.token, NULL,
+       CASE WHEN EXISTS (SELECT FROM mailslot.jobs AS j
+                         WHERE j.id = held.id AND j.lease_token = held.token AND j.outcome IS NULL OFFSET 0) THEN 'busy'
+            ELSE 'lost' END
+FROM held WHERE held.ours IS NULL

@@ -8,6 +8,7 @@
 -- $8 integer, $9 integer     max_crashes, max_doubts
 -- $10 float8                 lease in seconds
 -- $11 boolean                a full pass, which one process at a time makes: for the others it finds nothing
+-- $12 timestamptz[]          available_at from which to look in each level; '-infinity' for the very front
 --
 -- One UPDATE, so there is no gap between looking and writing: `judged` locks each row and tests the whole condition under the
 -- lock, passing over rows that others hold, and the UPDATE tests again that it is the row that was judged.
@@ -20,7 +21,7 @@
 --   worker_lost        the same, max_crashes times                               dead
 --   cancelled, expired, attempts_used_up   not leased any more                   cancelled, dead, dead
 --
--- Rows locked: those returned, until this statement commits.  Index: jobs_unfinished.
+-- Rows locked: those returned, until this statement commits.  Index: jobs_unfinished.  (BETWEEN: see claim.sql.)
 -- Result: (id, why, outcome), one row a changed job; outcome is null for those that are ready again.
 WITH durable AS MATERIALIZED (
     SELECT mailslot.commit_durably() AS yes
@@ -30,10 +31,11 @@ WITH durable AS MATERIALIZED (
     WHERE NOT $11::boolean OR pg_try_advisory_xact_lock(1835101292, 1)
 ), looked AS MATERIALIZED (
     SELECT job.id
-    FROM taking CROSS JOIN unnest($1::text[], $2::smallint[]) AS level (queue, priority) CROSS JOIN LATERAL (
+    FROM taking CROSS JOIN unnest($1::text[], $2::smallint[], $12::timestamptz[]) AS level (queue, priority, from_at)
+    CROSS JOIN LATERAL (
         SELECT j.id, j.lease_token, j.lease_expires_at, j.expires_at, j.attempt, j.max_attempts, j.cancel_requested_at
         FROM mailslot.jobs AS j
-        WHERE j.queue = level.queue AND j.priority = level.priority AND j.completed_at IS NULL
+        WHERE j.queue = level.queue AND j.priority = level.priority AND j.completed_at IS NULL AND j.available_at >= level.from_at
         ORDER BY j.available_at, j.id
         LIMIT $3::integer
     ) AS job
@@ -104,7 +106,7 @@ WITH durable AS MATERIALIZED (
         marked_at = CASE WHEN ended.ending IS NOT NULL THEN j.marked_at END,
         lease_expires_at = NULL
     FROM ended, durable
-    WHERE durable.yes AND j.id = ended.id AND j.outcome IS NULL
+    WHERE durable.yes AND j.id BETWEEN ended.id AND ended.id AND j.outcome IS NULL
       AND j.lease_token IS NOT DISTINCT FROM ended.lease_token
     RETURNING j.id, ended.why, j.outcome
 ), ledger AS (

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import pty
 import subprocess
 import sys
 import termios
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from os import environ, read
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,14 @@ import pytest
 
 from daemon.cli import enqueue
 from daemon.cli.mailflags import mailboxes
+from daemon.cli.newjob import DEFAULTS, Columns, Flaw, NewJob, columns_of
+from daemon.cli.newjob import read as read_line
 from daemon.cli.session import Row, Session
 from tests.cli.conftest import Mailslot
 from tests.support.database import Database
 from tests.support.process import ROOT
 
+NOW = datetime(2026, 12, 1, tzinfo=UTC)
 PARTY = {"to": ["maya@example.org"], "subject": "Party", "text": "Come."}
 
 UNSENDABLE = [
@@ -253,8 +257,56 @@ async def test_a_thousand_lines_are_one_round_trip(
     monkeypatch.setattr(Session, "rows", recorded)
     ran = await mailslot("enqueue", "--json", "-", stdin=lines({"kind": "report", "payload": {}}) * 2500)
     assert ran.json == {"lines": 2500, "new": 2500, "known": 0}
-    assert asked == ["job_begin", "job_enqueue", "job_enqueue", "job_enqueue"]
+    assert asked == ["job_begin", "job_enqueue_many", "job_enqueue_many", "job_enqueue_many"]
     assert await database.fetchval("SELECT count(DISTINCT created_at) FROM mailslot.jobs") == 1
+
+
+async def test_the_next_lines_are_judged_while_a_batch_is_on_its_way(
+    mailslot: Mailslot, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database doesn't answer before a line of the next batch was read, and all is saved."""
+    monkeypatch.setattr(enqueue, "BATCH", 2)
+    rows = Session.rows
+    seen: list[bytes] = []
+    third = asyncio.Event()
+
+    def noted(line: bytes) -> NewJob | Flaw:
+        seen.append(line)
+        if len(seen) == 3:
+            third.set()
+        return read_line(line)
+
+    async def slow(session: Session, name: str, *arguments: object) -> list[Row]:
+        if name == "job_enqueue_many":
+            async with asyncio.timeout(30):
+                await third.wait()
+        return await rows(session, name, *arguments)
+
+    monkeypatch.setattr(enqueue, "read", noted)
+    monkeypatch.setattr(Session, "rows", slow)
+    ran = await mailslot("enqueue", "--json", "-", stdin=lines(PARTY) * 4)
+    assert ran.json == {"lines": 4, "new": 4, "known": 0}
+    assert await count(database) == 4
+
+
+async def test_bad_lines_are_named_in_order_whoever_found_them(
+    mailslot: Mailslot, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database's refusal of one batch comes before what was seen in the next meanwhile, and nothing is sent after it."""
+    monkeypatch.setattr(enqueue, "BATCH", 2)
+    nul = b'{"kind": "report", "payload": {"n": "\\u0000"}}'
+    ran = await mailslot("enqueue", "--json", "-", stdin=lines(PARTY, PARTY, PARTY, nul, b"nope", PARTY, nul, PARTY))
+    assert ran.code == 65
+    assert [line.partition(":")[0] for line in ran.err.splitlines()] == ["line 4", "line 5", "mailslot"]
+    assert await count(database) == 0
+
+
+def test_a_column_of_defaults_isnt_sent() -> None:
+    """Ten arrays of a thousand equal values cost as much as reading the lines; one value that differs, and all are sent."""
+    common = DEFAULTS._replace(payload="{}")
+    assert columns_of([common, common]) == [["{}", "{}"], *[None] * 10]
+    special = Columns("{}", "q", "k", NOW, NOW, 0, "hold", "k", 1, "t", "r")
+    assert columns_of([common, special])[1:] == [list(pair) for pair in zip(DEFAULTS[1:], special[1:], strict=True)]
 
 
 def test_batches_end_at_their_size_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from msgspec.structs import replace
 from datetime import UTC, datetime
 from itertools import product
 from typing import NamedTuple
@@ -13,6 +12,7 @@ from uuid import UUID
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from daemon.core.job import Job
 from daemon.core.outcome import (

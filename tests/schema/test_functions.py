@@ -128,6 +128,65 @@ async def test_an_older_snapshot_gets_a_serialization_failure_not_a_loop(databas
         await connection.fetchrow(SAVE, timeout=30)
 
 
+MANY = "SELECT mailslot.enqueue_many($1::text[]::jsonb[], idempotency_keys => $2::text[])"
+
+
+async def test_many_jobs_are_saved_as_one_by_one(database: Database) -> None:
+    """With the defaults of mailslot.enqueue() where nothing or null is given, and each argument in its place."""
+    every = {"payload": '\'{"a": 1}\'', "queue": "'q'", "idempotency_key": "'k'", "available_at": "now() + interval '1 day'",
+             "expires_at": "now() + interval '2 days'", "priority": "3", "on_doubt": "'hold'", "kind": "'k'", "max_attempts": "7",
+             "traceparent": "'00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01'", "relay": "'r'"}  # fmt: skip
+    plural = {"payload": "payloads", "queue": "queues", "idempotency_key": "idempotency_keys", "priority": "priorities",
+              "on_doubt": "on_doubts", "kind": "kinds", "traceparent": "traceparents", "relay": "relays"}  # fmt: skip
+    one = ", ".join(f"{name} => {value}" for name, value in every.items())
+    arrays = {"payload": "::jsonb[]", "available_at": "::timestamptz[]"}
+    many = ", ".join(
+        f"{plural.get(name, name)} => ARRAY[NULL, {value}]{arrays.get(name, '')}"
+        for name, value in every.items()
+        if name != "payload"
+    )
+    async with database.connection() as connection, connection.transaction():
+        await connection.execute(f"SELECT mailslot.enqueue('{{}}'), mailslot.enqueue({one})")
+        await connection.execute("UPDATE mailslot.jobs SET idempotency_key = 'before' WHERE idempotency_key IS NOT NULL")
+        saved = await connection.fetchval(f"""SELECT mailslot.enqueue_many(ARRAY['{{}}', '{{"a": 1}}']::jsonb[], {many})""")
+        await connection.execute("SELECT mailslot.enqueue_many(ARRAY['{}']::jsonb[])")
+        rows = await connection.fetch("SELECT * FROM mailslot.jobs ORDER BY id")
+    assert saved == 2
+    unlike = {"id", "uid", "idempotency_key"}
+    seen = [{name: value for name, value in row.items() if name not in unlike} for row in rows]
+    assert seen[2:] == [*seen[:2], seen[0]]
+    assert [row["idempotency_key"] for row in rows] == [None, "before", None, "k", None]
+
+
+async def test_of_many_jobs_those_with_a_known_key_are_not_saved_again(database: Database) -> None:
+    """Known from before, or from earlier in the same call, which is the one that stays; their order is that of their ids."""
+    await database.execute("SELECT mailslot.enqueue('1', idempotency_key => 'a')")
+    payloads, keys = ["2", "3", "4", "5", "6"], ["a", "b", None, "b", None]
+    assert await database.fetchval(MANY, payloads, keys) == 3
+    rows = await database.fetch("SELECT payload, idempotency_key FROM mailslot.jobs ORDER BY id")
+    assert [tuple(row) for row in rows] == [("1", "a"), ("3", "b"), ("4", None), ("6", None)]
+
+
+async def test_many_jobs_wait_for_whoever_is_saving_one_of_their_keys(database: Database) -> None:
+    """And save it if he rolls back."""
+    one, two = await database.connect(), await database.connect()
+    for ending, new in (("COMMIT", 1), ("ROLLBACK", 2)):
+        await one.execute(f"BEGIN; SELECT mailslot.enqueue('{{}}', idempotency_key => '{ending}')")
+        async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+            racing = group.create_task(two.fetchval(MANY, ["{}", "{}"], [ending, None]))
+            await until_waiting(database)
+            await one.execute(ending)
+        assert racing.result() == new
+
+
+async def test_one_bad_job_of_many_refuses_all(database: Database) -> None:
+    """A statement is one thing; whoever wants to know which one it was halves."""
+    for payloads, keys in ((["{}", None], [None, None]), (["{}", "{}"], [None, ""]), (["{}", "{"], [None, None])):
+        with pytest.raises((asyncpg.IntegrityConstraintViolationError, asyncpg.DataError)):
+            await database.fetchval(MANY, payloads, keys)
+    assert await database.fetchval("SELECT count(*) FROM mailslot.jobs") == 0
+
+
 @pytest.mark.parametrize(
     ("columns", "state"),
     [
@@ -163,26 +222,3 @@ async def test_cancelling_twice_keeps_the_first_time(database: Database) -> None
     first = await database.fetchval("SELECT cancel_requested_at FROM mailslot.jobs")
     await database.execute("SELECT mailslot.cancel(1)")
     assert await database.fetchval("SELECT cancel_requested_at FROM mailslot.jobs") == first
-
-
-async def test_the_trigger_runs_once_a_statement(database: Database) -> None:
-    """A bulk insert of a million rows asks once whether to wake anybody."""
-    rows = await database.fetch("""
-        SELECT tgname, tgtype & 1 AS is_for_each_row FROM pg_trigger
-        WHERE tgrelid = 'mailslot.jobs'::regclass AND NOT tgisinternal""")
-    assert [tuple(row) for row in rows] == [("wake", 0)]
-
-
-async def test_one_insert_of_many_jobs_is_one_notification(database: Database) -> None:
-    """Bulk inserts are cheap: however many rows and statements, a transaction wakes once; and it can be switched off."""
-    heard: list[object] = []
-    listener = await database.connect()
-    done = asyncio.Event()
-    await listener.add_listener("mailslot", lambda *note: heard.append(note[3]))
-    await listener.add_listener("done", lambda *_: done.set())
-    await database.execute("SELECT mailslot.enqueue('{}') FROM generate_series(1, 500)")
-    await database.execute("UPDATE mailslot.settings SET notify = false")
-    await database.execute("SELECT mailslot.enqueue('{}')")
-    await database.execute("NOTIFY done")
-    await done.wait()
-    assert heard == [""]

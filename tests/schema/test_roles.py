@@ -12,8 +12,8 @@ from tests.support.database import Database
 
 ROLES = ("mailslot_producer", "mailslot_worker", "mailslot_operator", "mailslot_monitor")
 TABLES = {"attempts", "audit", "job_states", "jobs", "meta", "queues", "rates", "settings", "workers"}
-SHARED = {"ending", "settle", "holds_assumed", "commit_durably"}
-FUNCTIONS = {"enqueue", "cancel", "wake", *SHARED}
+SHARED = {"ending", "settle", "holds_assumed", "is_sound", "commit_durably"}
+FUNCTIONS = {"enqueue", "enqueue_many", "cancel", "has_to_ring", "ring", *SHARED}
 LIFECYCLE = {
     "available_at", "completed_at", "attempt", "crashes", "doubts", "lease_token", "lease_owner", "leased_at", "lease_expires_at",
     "marked_at", "cancel_requested_at", "outcome", "assumed", "reason", "relay", "reply", "recipients",
@@ -22,9 +22,9 @@ LEDGER = {"job_id", "lease_token", "owner", "attempt", "leased_at", "ended_at", 
           "accepted"}  # fmt: skip
 
 MAY_EXECUTE = {
-    "mailslot_producer": {"enqueue", "cancel"},
+    "mailslot_producer": {"enqueue", "enqueue_many", "cancel"},
     "mailslot_worker": SHARED,
-    "mailslot_operator": {"enqueue", "cancel", *SHARED},
+    "mailslot_operator": {"enqueue", "enqueue_many", "cancel", *SHARED},
     "mailslot_monitor": set(),
 }
 MAY_READ = {
@@ -183,7 +183,7 @@ async def test_functions_that_lend_rights_pin_their_search_path(database: Databa
     rows = await database.fetch("""
         SELECT proname, proconfig, proowner::regrole::text AS owner FROM pg_proc
         WHERE pronamespace = 'mailslot'::regnamespace AND prosecdef""")
-    assert {row["proname"] for row in rows} == {"enqueue", "cancel", "wake"}
+    assert {row["proname"] for row in rows} == {"enqueue", "enqueue_many", "cancel", "ring"}
     assert all(row["proconfig"] == ["search_path=pg_catalog, pg_temp"] for row in rows)
     assert {row["owner"] for row in rows} == {"mailslot_owner"}
 
@@ -214,6 +214,9 @@ async def test_names_of_a_callers_own_are_never_looked_up(database: Database, co
         CREATE FUNCTION hostile.now() RETURNS timestamptz BEGIN ATOMIC SELECT hostile.refuse(); SELECT current_timestamp; END;
         CREATE FUNCTION hostile.clock_timestamp() RETURNS timestamptz BEGIN ATOMIC SELECT hostile.now(); END;
         CREATE FUNCTION hostile.pg_notify(text, text) RETURNS void BEGIN ATOMIC SELECT hostile.refuse(); END;
+        CREATE FUNCTION hostile.nextval(regclass) RETURNS bigint BEGIN ATOMIC SELECT hostile.refuse(); SELECT 1::bigint; END;
+        CREATE FUNCTION hostile.pg_sequence_last_value(regclass) RETURNS bigint BEGIN ATOMIC SELECT hostile.nextval($1); END;
+        CREATE FUNCTION hostile.set_config(text, text, boolean) RETURNS text BEGIN ATOMIC SELECT hostile.refuse(); SELECT $1; END;
         CREATE FUNCTION hostile.ending(text, integer, jsonb) RETURNS text BEGIN ATOMIC SELECT hostile.refuse(); SELECT $1; END;
         CREATE FUNCTION hostile.equal(text, text) RETURNS boolean BEGIN ATOMIC SELECT hostile.refuse(); SELECT true; END;
         CREATE FUNCTION hostile.equal(bigint, bigint) RETURNS boolean BEGIN ATOMIC SELECT hostile.refuse(); SELECT true; END;
@@ -235,6 +238,7 @@ async def test_names_of_a_callers_own_are_never_looked_up(database: Database, co
     assert again is not None
     assert (first["is_new"], again["is_new"], again["id"]) == (True, False, first["id"])
     assert await producer.fetchval("SELECT mailslot.cancel($1)", first["id"]) == "cancelled"
+    assert await producer.fetchval("SELECT mailslot.enqueue_many(ARRAY['{}', '{}']::jsonb[], idempotency_keys => '{k,l}')") == 1
     with pytest.raises(asyncpg.RaiseError, match="shadowed"):
         await producer.fetchval("SELECT now()")
 

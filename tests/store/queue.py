@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from msgspec.structs import replace
 from uuid import uuid4
 
 import asyncpg
+from msgspec.structs import replace
 
 from daemon.core.job import Job
 from daemon.core.outcome import Conclusion, Record

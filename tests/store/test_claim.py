@@ -84,7 +84,7 @@ async def test_a_forced_nested_loop_doesnt_make_the_claim_take_more(queue: Queue
         [level.priority for level in levels],
         [level.after_at for level in levels],
         [0] * 4,
-        *(2, [uuid4(), uuid4()], "me", 30.0, True, 0.0, False, [], 1_000, 3, []),
+        *(2, [uuid4(), uuid4()], "me", 30.0, True, 0.0, False, [], 1_000, 3, [], [None] * 4),
     )
     changed = await other.fetchval("SELECT count(*) FROM mailslot.jobs WHERE lease_token IS NOT NULL")
     assert ([row["id"] for row in claimed], changed) == ([ids[9], ids[8]], 2), "in order, though no index gives it"
@@ -450,14 +450,14 @@ async def test_no_queue_is_found_in_an_empty_table(queue: Queue) -> None:
 async def test_a_suspect_is_due_only_when_it_could_be_claimed(queue: Queue, columns: dict[str, str], due: bool) -> None:  # noqa: FBT001
     """Slots are let run dry for it, so it had better be there."""
     await queue.save(**columns)
-    assert await queue.store.suspect_is_due() is due
+    assert (await queue.store.front()).suspect_is_due is due
 
 
 async def test_a_suspect_in_a_paused_queue_isnt_due(queue: Queue) -> None:
     """Nobody may claim it, so nobody waits for it."""
     await queue.save(crashes="1")
     await queue.connection.execute("INSERT INTO mailslot.queues VALUES ('default', true)")
-    assert await queue.store.suspect_is_due() is False
+    assert (await queue.store.front()).suspect_is_due is False
 
 
 async def test_a_released_job_is_due_again_at_its_old_place(queue: Queue) -> None:

@@ -157,3 +157,5 @@ async def test_closing_ends_all_of_them(bench: Bench) -> None:
     assert idle.is_closed()
     assert used.is_closed()
     bench.shared.give_back(used, sound=True)  # its user finds out in its own time
+    with pytest.raises(StoreUnavailable):
+        await bench.take()

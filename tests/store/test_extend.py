@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from msgspec.structs import replace
 from datetime import timedelta
 from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
+from msgspec.structs import replace
 
 from daemon.core.job import Job
 from daemon.database import statement

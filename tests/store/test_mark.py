@@ -217,6 +217,6 @@ async def test_only_the_claim_commits_lazily(queue: Queue, other: asyncpg.Connec
     await other.execute(f"SET synchronous_commit = {default}")
     async with other.transaction():
         levels = (["default"], [1], [FIRST], [0])
-        rows = await other.fetch(statement("claim"), *levels, 1, [uuid4()], "me", 30.0, YES, 0.0, NO, [], 1_000, 3, [])
+        rows = await other.fetch(statement("claim"), *levels, 1, [uuid4()], "me", 30.0, YES, 0.0, NO, [], 1_000, 3, [], [None])
         assert len(rows) == 1
         assert await other.fetchval("SHOW synchronous_commit") == lowered

@@ -42,8 +42,8 @@ def gated(name: str, before: str, after: str, source: str = "") -> str:
     return text.replace("WITH ", f"WITH {gate}, ", 1)
 
 
-ASKED = ("SELECT * FROM unnest(", "SELECT a.* FROM gate CROSS JOIN unnest(")
-ARGUMENTS_OF_SWEEP = (["default"], [1], 5_000, 500, True, 0.0, 660.0, 3, 2, 30.0, False)
+ASKED = ("FROM unnest($1::bigint[]", "FROM gate CROSS JOIN unnest($1::bigint[]")
+ARGUMENTS_OF_SWEEP = (["default"], [1], 5_000, 500, True, 0.0, 660.0, 3, 2, 30.0, False, [FIRST])
 
 
 class Gate:
@@ -129,7 +129,7 @@ async def test_a_claim_takes_the_row_that_it_locks_and_not_the_one_that_it_saw(
     saved = await queue.save(**columns)
     text = gated("claim", "FROM unnest($1::text[]", "FROM gate CROSS JOIN unnest($1::text[]")
     levels = (["default"], [1], [FIRST], [0])
-    arguments: tuple[Any, ...] = (*levels, 1, [uuid4()], "me", 30.0, True, 0.0, False, [], 1_000, 3, [])
+    arguments: tuple[Any, ...] = (*levels, 1, [uuid4()], "me", 30.0, True, 0.0, False, [], 1_000, 3, [], [None])
     assert await gate.answers(text, arguments, changed(saved, change)) == []
     assert await queue.ledger(saved) == []
     assert (await queue.row(saved))["lease_owner"] != "me"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
+import asyncio
 from datetime import timedelta
 from uuid import uuid4
 
 import asyncpg
 import pytest
+from msgspec.structs import replace
 
 from daemon.core.errors import StoreRefused
 from daemon.core.outcome import Record, Release
@@ -321,6 +322,25 @@ async def test_a_row_that_somebody_has_locked_is_asked_for_again(queue: Queue, o
     assert await queue.store.release([Ending(busy, Release("x"))]) == [Written("busy", None)]
     await transaction.commit()
     assert await queue.conclude(busy, LATER) == Written("done", "cancelled")
+
+
+async def test_two_who_leave_the_same_evidence_wait_for_each_other_in_the_same_order(
+    queue: Queue, other: asyncpg.Connection
+) -> None:
+    """By id, however they were asked: the other way round they would wait for each other for ever."""
+    first, second = stranger(await queue.job()), stranger(await queue.job())
+    evidence = "INSERT INTO mailslot.attempts (job_id, lease_token, attempt, verdict) VALUES ($1, $2, 1, 'later')"
+    transaction = other.transaction()
+    await transaction.start()
+    await other.execute(evidence, first.id, first.token)
+    async with asyncio.TaskGroup() as tasks:
+        writing = tasks.create_task(queue.store.record([Ending(second, SENT), Ending(first, SENT)]))
+        while not await queue.connection.fetchval("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)"):
+            assert not writing.done()
+        await other.execute(evidence, second.id, second.token)
+        await transaction.commit()
+    assert writing.result() == [Written("lost", None)] * 2
+    assert [len(await queue.ledger(job.id)) for job in (first, second)] == [1, 1]
 
 
 @pytest.mark.parametrize("relay", ["x" * 201, "nul \0", "half \ud800"], ids=["long", "nul", "surrogate"])

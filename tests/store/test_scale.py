@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from collections.abc import AsyncIterator
 from uuid import uuid4
 
 import asyncpg
 import pytest
 
-from daemon.database import statement
-from daemon.store import FIRST, PRIORITIES
+from daemon.store import FIRST
+from tests.store.plans import LEVELS, SCANS, cached, claiming, nodes, on_jobs, pages, plan_of
 from tests.store.queue import NO, YES, quiet
 from tests.support.database import Databases
 
@@ -24,8 +22,6 @@ INSERT INTO mailslot.jobs (queue, priority, payload, expires_at, available_at, c
 SELECT 'default', 1, '{}', now() + interval '2 days', {columns} FROM generate_series(1, {many}) AS g
 """
 CHECKS = "SELECT conname FROM pg_constraint WHERE conrelid = 'mailslot.jobs'::regclass AND contype = 'c'"
-LEVELS = (["default"] * 4, list(PRIORITIES))
-SCANS = {"Index Scan", "Index Only Scan"}
 
 
 @pytest.fixture(scope="module")
@@ -41,67 +37,6 @@ async def crowd(databases: Databases) -> AsyncIterator[asyncpg.Connection]:
         await connection.execute("VACUUM ANALYZE mailslot.jobs")
         await quiet(connection)
         yield connection
-
-
-def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield every node of a plan."""
-    yield plan
-    for child in plan.get("Plans", ()):
-        yield from nodes(child)
-
-
-async def plan_of(connection: asyncpg.Connection, name: str, cached: str, *arguments: object) -> dict[str, Any]:
-    """Run a statement and roll it back; returns its plan with the pages that it read."""
-    await connection.execute(f"SET plan_cache_mode = force_{cached}_plan")
-    prepared = await connection.prepare(statement(name))
-    types = ", ".join(
-        f"{parameter.name}[]" if parameter.kind == "array" else parameter.name for parameter in prepared.get_parameters()
-    )
-    types = types.replace("[][]", "[]")
-    handle = f"explained_{uuid4().hex}"
-    await connection.execute(
-        f"PREPARE {handle} ({types}) AS {statement(name)}" if types else f"PREPARE {handle} AS {statement(name)}"
-    )
-    literals = [await connection.fetchval("SELECT quote_nullable($1::text)", as_text(argument)) for argument in arguments]
-    call = f"({', '.join(literals)})" if literals else ""
-    transaction = connection.transaction()
-    await transaction.start()
-    found = await connection.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) EXECUTE {handle}{call}")
-    await transaction.rollback()
-    plan: dict[str, Any] = json.loads(found)[0]["Plan"]
-    return plan
-
-
-def as_text(argument: object) -> str | None:
-    """Return a value as PostgreSQL reads it."""
-    if isinstance(argument, list):
-        return "{" + ",".join(str(as_text(item)) for item in argument) + "}"
-    if argument is FIRST:
-        return "-infinity"
-    return None if argument is None else str(argument)
-
-
-def pages(plan: dict[str, Any]) -> int:
-    """Return how many pages a plan touched."""
-    return int(plan["Shared Hit Blocks"]) + int(plan["Shared Read Blocks"])
-
-
-def on_jobs(plan: dict[str, Any]) -> list[tuple[str, str | None]]:
-    """Return how the jobs are looked for: node type and index."""
-    return [
-        (node["Node Type"], node.get("Index Name"))
-        for node in nodes(plan)
-        if node.get("Relation Name") == "jobs" and node["Node Type"] != "ModifyTable"
-    ]
-
-
-def claiming(count: int = 10, *, suspects: bool = False, queue: str = "default") -> tuple[object, ...]:
-    """Return the arguments of a claim that looks at everything."""
-    levels = ([queue] * 4, LEVELS[1], [FIRST] * 4, [0] * 4)
-    return (*levels, count, [uuid4() for _ in range(count)], "me", 30.0, True, 0.0, suspects, [], 1_000, 3, [])
-
-
-cached = pytest.mark.parametrize("cached", ["custom", "generic"])
 
 
 @cached
@@ -138,17 +73,17 @@ async def test_future_and_finished_jobs_cost_a_claim_nothing(crowd: asyncpg.Conn
     )
     assert last is not None
     levels = (["default"], [1], [last["available_at"]], [last["id"]])
-    plan = await plan_of(crowd, "claim", cached, *levels, *claiming()[4:])
+    plan = await plan_of(crowd, "claim", cached, *levels, *claiming()[4:-1], [None])
     assert pages(plan) < 50
 
 
 @cached
 async def test_a_look_at_the_front_reads_no_more_than_the_front(crowd: asyncpg.Connection, cached: str) -> None:
     """Sweep, suspects and abandon are bounded by their window, however many jobs wait behind it."""
-    sweep = await plan_of(crowd, "sweep", cached, *LEVELS, 500, 500, YES, 0.0, 660.0, 3, 2, 30.0, NO)
-    suspects = await plan_of(crowd, "suspects", cached, *LEVELS, 500, 3)
-    abandon = await plan_of(crowd, "abandon", cached, *claiming()[:4], [uuid4()], 500)
-    for plan in (sweep, suspects, abandon):
+    sweep = await plan_of(crowd, "sweep", cached, *LEVELS, 500, 500, YES, 0.0, 660.0, 3, 2, 30.0, NO, [FIRST] * 4)
+    front = await plan_of(crowd, "front", cached, *LEVELS, [FIRST] * 4, 500, 3, 10.0)
+    abandon = await plan_of(crowd, "abandon", cached, *claiming()[:4], [uuid4()], 500, [None] * 4)
+    for plan in (sweep, front, abandon):
         assert pages(plan) < 1_000
         assert {node for node, _ in on_jobs(plan)} <= SCANS
         assert ("Index Scan", "jobs_unfinished") in on_jobs(plan)
@@ -199,13 +134,13 @@ RECORD = ([1], [uuid4()], [uuid4()], ["sent"], [0.0], [0], ["x"], ["x"], ["x"], 
     ("name", "arguments"),
     [
         ("claim", claiming()),
-        ("abandon", (*claiming()[:4], [uuid4()], 500)),
+        ("abandon", (*claiming()[:4], [uuid4()], 500, [None] * 4)),
         ("extend", ([1], [uuid4()], 30.0, 1_200.0)),
         ("mark", ([1], [uuid4()], ["{}"], ['"[]"'], 30.0)),
         ("record", RECORD),
         ("release", ([1], [uuid4()], [0.0], ["x"], ["x"], ["x"], ["{}"])),
-        ("sweep", (*LEVELS, 500, 500, YES, 0.0, 660.0, 3, 2, 30.0, NO)),
-        ("suspects", (*LEVELS, 500, 3)),
+        ("sweep", (*LEVELS, 500, 500, YES, 0.0, 660.0, 3, 2, 30.0, NO, [FIRST] * 4)),
+        ("front", (*LEVELS, [FIRST] * 4, 500, 3, 10.0)),
         ("queues", ()),
     ],
 )
@@ -222,39 +157,3 @@ async def test_the_plan_of_a_small_table_is_the_plan_of_a_large_one(
     assert {index for _, index in on_jobs(plan)} <= {"jobs_unfinished", "jobs_pkey"}
     unfinished = [node for node in nodes(plan) if node.get("Index Name") == "jobs_unfinished"]
     assert all("queue" in node.get("Index Cond", "queue" if name == "queues" else "") for node in unfinished)
-
-
-@pytest.mark.parametrize("length", [300, 600, 900])
-async def test_claims_extensions_and_marks_touch_no_index(databases: Databases, length: int) -> None:
-    """At least 95 of 100 such updates stay on their page (HOT): more than half was left free, and no index has them."""
-    hot = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_xact_user_tables WHERE schemaname = 'mailslot' AND relname = 'jobs'"
-    totals = {name: [0, 0] for name in ("claim", "extend", "mark")}
-    async with databases.fresh() as database:
-        connections = {name: await database.connect() for name in totals}
-        for connection in connections.values():
-            await quiet(connection)
-        await database.execute(
-            "INSERT INTO mailslot.jobs (payload, expires_at) SELECT jsonb_build_object('to', 'ann@example.org', 'text',"
-            " repeat('x', $1)), now() + interval '1 day' FROM generate_series(1, 2000)",
-            length,
-        )
-
-        async def counted(name: str, *arguments: object) -> list[asyncpg.Record]:
-            connection = connections[name]
-            async with connection.transaction():
-                before = await connection.fetchrow(hot)
-                rows: list[asyncpg.Record] = await connection.fetch(statement(name), *arguments)
-                after = await connection.fetchrow(hot)
-            assert before is not None
-            assert after is not None
-            totals[name] = [total + a - b for total, a, b in zip(totals[name], after, before, strict=True)]
-            return rows
-
-        for _ in range(20):
-            rows = await counted("claim", *claiming(100))
-            pairs = ([row["id"] for row in rows], [row["token"] for row in rows])
-            await counted("extend", *pairs, 60.0, 1_200.0)
-            await counted("mark", *pairs, [None] * 100, ['["ann@example.org"]'] * 100, 30.0)
-    for updated, stayed in totals.values():
-        assert updated == 2_000
-        assert stayed >= 0.95 * updated

@@ -10,7 +10,7 @@ import pytest
 
 from daemon.core.outcome import Record
 from daemon.database import statement
-from daemon.store import PRIORITIES, Swept
+from daemon.store import FIRST, PRIORITIES, Swept
 from tests.store.queue import AGO, EXPIRED, HELD, LEASED, MARKED, OVERDUE, SOON, YES, Queue, opened, settings_for, text
 from tests.support.database import Database
 
@@ -53,6 +53,7 @@ async def sweep(
         max_doubts,
         30.0,
         full,
+        [FIRST] * 4,
     )
     return [Swept(**row) for row in rows]
 
@@ -316,7 +317,7 @@ async def test_one_full_pass_at_a_time(queue: Queue, other: asyncpg.Connection) 
     first = await queue.save(**EXPIRED)
     transaction = other.transaction()
     await transaction.start()
-    await other.fetch(statement("sweep"), [], [], None, 1, YES, 0.0, DELAY_S, 3, 2, 30.0, YES)
+    await other.fetch(statement("sweep"), [], [], None, 1, YES, 0.0, DELAY_S, 3, 2, 30.0, YES, [])
     assert await queue.store.sweep(queues=["default"]) == []
     assert await queue.store.sweep() == [Swept(first, "orphan", None)]
     second = await queue.save(**EXPIRED)

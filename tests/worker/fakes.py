@@ -158,6 +158,10 @@ class FakeLog:
     def __init__(self) -> None:
         self.events: list[tuple[str, str]] = []
 
+    def bind(self) -> FakeLog:
+        """Return a logger that keeps its events here too."""
+        return self
+
     def __getattr__(self, level: str) -> Any:  # noqa: ANN401  as the real one's
         return lambda event, **_: self.events.append((level, event))
 

@@ -54,7 +54,7 @@ async def test_without_a_rate_nothing_is_asked_and_all_is_allowed() -> None:
     """The usual configuration costs the database nothing."""
     bench = Bench(relay("a"), relay("b"))
     allowed = await bench.allow(10)
-    assert (allowed.count, allowed.closed, allowed.queues, allowed.wait_s) == (10, Closed(), ("default",), None)
+    assert (allowed.count, allowed.closed, tuple(allowed.queues), allowed.wait_s) == (10, Closed(), ("default",), None)
     assert allowed.permit(made()) is None
     await bench.allowances.settle(allowed, 3)
     assert bench.asked == []
@@ -76,7 +76,7 @@ async def test_a_relay_without_tokens_stops_its_own_queues_alone() -> None:
     bench = Bench(relay("a", rate_per_s=1.0), relay("b"), relay("c", queues=["news"]), queues=("default", "news"), a=0)
     allowed = await bench.allow(10)
     assert (allowed.count, allowed.closed, allowed.wait_s) == (10, Closed(("default",), ("a",)), 7.0)
-    assert allowed.queues == ("default", "news")  # some of the default queue's may ask for b
+    assert tuple(allowed.queues) == ("default", "news")  # some of the default queue's may ask for b
     assert allowed.permit(made(relay_wanted="b")) is None
 
 
@@ -85,7 +85,7 @@ async def test_where_nothing_can_be_claimed_nothing_is_asked_for() -> None:
     for mail_only, expected in ((True, (0, ())), (False, (10, ("default",)))):
         bench = Bench(relay("a", rate_per_s=1.0), mail_only=mail_only, a=0)
         allowed = await bench.allow(10)
-        assert (allowed.count, allowed.queues) == expected
+        assert (allowed.count, tuple(allowed.queues)) == expected
         assert allowed.closed == Closed(("default",), ("a",))
 
 

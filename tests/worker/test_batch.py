@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import pytest
 
-from daemon.batch import LARGEST, Batch
+from daemon.batch import LARGEST, TURN_S, Batch, Turn
 from daemon.core.errors import StoreRefused, StoreUnavailable
 from tests.worker.fakes import Asked, running, turns
 
@@ -23,7 +24,7 @@ class Questions(Asked):
 async def test_a_lone_question_is_put_at_once() -> None:
     """Nothing waits for company."""
     asked = Questions()
-    batch: Batch[int, str] = Batch(asked.ask_all)
+    batch: Batch[int, str] = Batch(asked.ask_all, Turn())
     async with running(batch.run(), batch.ask(1)) as (_, one):
         question = await asked.next("ask_all")
         assert question.arguments == ([1],)
@@ -34,7 +35,7 @@ async def test_a_lone_question_is_put_at_once() -> None:
 async def test_what_is_ready_together_shares_one_statement_and_each_gets_its_own_answer() -> None:
     """In the order in which they asked."""
     asked = Questions()
-    batch: Batch[int, str] = Batch(asked.ask_all)
+    batch: Batch[int, str] = Batch(asked.ask_all, Turn())
     async with running(*(batch.ask(n) for n in (3, 1, 2)), batch.run()) as tasks:
         question = await asked.next("ask_all")
         assert question.arguments == ([3, 1, 2],)
@@ -45,7 +46,7 @@ async def test_what_is_ready_together_shares_one_statement_and_each_gets_its_own
 async def test_the_next_batch_gathers_while_the_last_is_on_its_way() -> None:
     """One statement at a time; whoever comes meanwhile goes with the next."""
     asked = Questions()
-    batch: Batch[int, str] = Batch(asked.ask_all)
+    batch: Batch[int, str] = Batch(asked.ask_all, Turn())
     async with running(batch.run(), batch.ask(1)) as (_, one):
         first = await asked.next("ask_all")
         async with running(batch.ask(2), batch.ask(3)) as later:
@@ -60,7 +61,7 @@ async def test_the_next_batch_gathers_while_the_last_is_on_its_way() -> None:
 async def test_a_batch_is_bounded_and_the_rest_follows_without_another_question() -> None:
     """More than fit wait for the next statement, not for the next caller."""
     asked = Questions()
-    batch: Batch[int, str] = Batch(asked.ask_all)
+    batch: Batch[int, str] = Batch(asked.ask_all, Turn())
     async with running(*(batch.ask(n) for n in range(LARGEST + 1)), batch.run()) as tasks:
         first = await asked.next("ask_all")
         assert first.arguments == (list(range(LARGEST)),)
@@ -75,7 +76,7 @@ async def test_a_batch_is_bounded_and_the_rest_follows_without_another_question(
 async def test_a_failure_is_told_to_its_whole_batch_and_to_nobody_else(error: Exception) -> None:
     """The loop goes on with those who come later."""
     asked = Questions()
-    batch: Batch[int, str] = Batch(asked.ask_all)
+    batch: Batch[int, str] = Batch(asked.ask_all, Turn())
 
     async def outcome(number: int) -> object:
         try:
@@ -95,7 +96,7 @@ async def test_a_failure_is_told_to_its_whole_batch_and_to_nobody_else(error: Ex
 async def test_a_caller_that_goes_away_harms_nobody(error: Exception | None) -> None:
     """Cancelled before its question is put, or while it is on its way; its neighbours hear all the same."""
     asked = Questions()
-    batch: Batch[int, str] = Batch(asked.ask_all)
+    batch: Batch[int, str] = Batch(asked.ask_all, Turn())
     async with running(batch.run(), batch.ask(1)) as (_, gone):
         question = await asked.next("ask_all")
         async with running(batch.ask(2), batch.ask(3)) as (early, last):
@@ -111,3 +112,51 @@ async def test_a_caller_that_goes_away_harms_nobody(error: Exception | None) -> 
             assert question.arguments == ([2, 3],), "what was asked is put all the same"
             question.answer(["two", "three"])
             assert await last == "three"
+
+
+async def test_batches_of_two_kinds_take_turns_and_gather_meanwhile() -> None:
+    """While one kind is on its way the other gathers, so that it goes with more."""
+    asked, turn = Questions(), Turn()
+    marks: Batch[int, str] = Batch(asked.ask_all, turn)
+    records: Batch[int, str] = Batch(asked.ask_all, turn)
+    async with running(marks.run(), records.run(), marks.ask(1)):
+        first = await asked.next("ask_all")
+        async with running(records.ask(2)):
+            await turns()
+            async with running(records.ask(3)) as (three,):
+                await turns()
+                first.answer(["one"])
+                second = await asked.next("ask_all")
+                assert second.arguments == ([2, 3],)
+                second.answer(["two", "three"])
+                assert await three == "three"
+
+
+async def test_nobody_waits_long_for_his_turn() -> None:
+    """A statement that takes its time, or hangs, holds up no other kind."""
+    turn = Turn()
+    async with turn.taken():
+        began_s = asyncio.get_running_loop().time()
+        async with turn.taken():
+            assert asyncio.get_running_loop().time() - began_s >= TURN_S / 2
+        async with turn.taken():
+            pass
+    async with turn.taken():  # and the turn is free again
+        assert turn.is_taken
+    assert not turn.is_taken
+
+
+async def test_who_is_cancelled_while_he_waits_takes_no_turn() -> None:
+    """And whoever has it keeps it."""
+    turn = Turn()
+
+    async def take() -> None:
+        async with turn.taken():
+            raise AssertionError("had the turn")
+
+    async with turn.taken():
+        async with running(take()) as (waiting,):
+            await turns()
+            waiting.cancel()
+        assert turn.is_taken
+    assert not turn.is_taken

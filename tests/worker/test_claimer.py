@@ -1,4 +1,4 @@
-"""The claimer: one short claim for all who wait, cursors that never hide work for long, and suspects that run alone."""
+"""The claimer: one short claim for all who wait, cursors that hide no work for long, and suspects that run alone."""
 
 from __future__ import annotations
 
@@ -11,16 +11,20 @@ import pytest
 
 from daemon import claimer as module
 from daemon.allowance import Allowance
+from daemon.batch import Turn
+from daemon.bell import Bell
 from daemon.claimer import ABANDONED_TWICE_S, SUSPECT_PATIENCE_S, Claimed, Claimer
 from daemon.core.errors import StoreRefused, StoreUnavailable
 from daemon.core.job import Job
 from daemon.core.rate import Permit
 from daemon.core.settings import Database, Settings, Worker
-from daemon.store import FIRST, NOTHING_CLOSED, Closed, Level
+from daemon.cursors import NEAR_S
+from daemon.store import FIRST, LAST, NOTHING_CLOSED, Closed, Front, Level
 from tests.worker.fakes import Clock, FakeLog, FakeStore, Question, made, ports, running, turns
 
 RESCAN_S = 2.0
 NEVER_S = 3_600.0
+EMPTY = -1
 
 
 class FakeAllowances:
@@ -52,16 +56,25 @@ class FakeAllowances:
 class Bench:
     """A claimer between a test and its store; `polls` lets it come round by itself."""
 
-    def __init__(self, *, slots: int = 2, queues: Sequence[str] = ("default",), once: bool = False, polls: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        slots: int = 2,
+        queues: Sequence[str] = ("default",),
+        once: bool = False,
+        polls: bool = False,
+        rescan_s: float = RESCAN_S,
+    ) -> None:
         self.clock = Clock()
         self.store = FakeStore()
         self.healthy = True
         self.allowances = FakeAllowances(queues)
+        self.poll_s = 0.001 if polls else NEVER_S
         worker = Worker(
             concurrency=slots,
             queues=list(queues),
-            poll_interval_s=0.001 if polls else NEVER_S,
-            rescan_interval_s=RESCAN_S,
+            poll_interval_s=self.poll_s,
+            rescan_interval_s=rescan_s,
         )
         self.claimer = Claimer(
             Settings(worker=worker, database=Database(reconnect_max_s=0.001)),
@@ -69,6 +82,8 @@ class Bench:
             ports(self.clock),
             may_claim=lambda: self.healthy,
             allowances=self.allowances,  # type: ignore[arg-type]
+            bell=Bell(self.store.arm, self.clock, listens=False),  # test_bell.py has one that does
+            turn=Turn(),
             once=once,
         )
 
@@ -104,8 +119,8 @@ def levels(question: Question) -> list[tuple[str, int]]:
 
 
 def begins(question: Question) -> dict[int, int]:
-    """Return where a claim of one queue begins, by priority; 0 is the front."""
-    return {level.priority: level.after_id for level in question.arguments[0]}
+    """Return behind which job a claim of one queue begins, by priority; 0 is the front, EMPTY the moment of the last look."""
+    return {level.priority: EMPTY if level.after_at == LAST else level.after_id for level in question.arguments[0]}
 
 
 def place(job: Job) -> Level:
@@ -261,7 +276,7 @@ async def test_an_allowance_that_fails_is_an_outage_like_another(log: FakeLog) -
 
 
 async def test_the_urgent_come_first_and_queues_take_turns() -> None:
-    """Priorities in order; within one each queue is the first in turn."""
+    """Priorities in order; within one the queue that was served is the last the next time."""
     bench = Bench(queues=("a", "b", "c"))
     firsts = []
     async with running(bench.claimer.run()):
@@ -271,10 +286,10 @@ async def test_the_urgent_come_first_and_queues_take_turns() -> None:
                 asked = levels(claim)
                 assert [priority for _, priority in asked] == sorted([0, 1, 2, 3] * 3)
                 assert {queue for queue, _ in asked[:3]} == {"a", "b", "c"}
-                firsts.append(asked[0][0])
-                claim.answer([made(queue=asked[0][0])])
+                firsts.append(asked[3][0])
+                claim.answer([made(queue=asked[3][0], priority=1)])
                 await slot
-    assert sorted(firsts) == ["a", "b", "c"]
+    assert firsts == ["a", "b", "c"]
 
 
 async def test_the_next_claim_begins_where_the_last_one_of_its_level_ended() -> None:
@@ -290,24 +305,26 @@ async def test_the_next_claim_begins_where_the_last_one_of_its_level_ended() -> 
             await asyncio.wait(slots)
         async with bench.slots(1) as (slot,):
             second = await bench.claim()
-            assert begins(second) == {0: 11, 1: 12, 2: 0, 3: 0}
-            assert {place(job) for job in jobs} <= set(second.arguments[0])
+            assert begins(second) == {0: EMPTY, 1: 12, 2: 0, 3: 0}, (
+                "nothing is left in a level before the last one that was served"
+            )
+            assert place(jobs[1]) in second.arguments[0]
             second.answer([made(13, priority=1)])
             await slot
         async with bench.slots(1):
-            assert begins(await bench.claim()) == {0: 11, 1: 13, 2: 0, 3: 0}
+            assert begins(await bench.claim()) == {0: EMPTY, 1: 13, 2: 0, 3: 0}
 
 
-@pytest.mark.parametrize("cause", ["wake", "released", "time"])
-async def test_everything_is_looked_at_again_when_something_may_lie_behind(cause: str) -> None:
-    """After a wake-up, after an own release, and at the latest two seconds after the last full look."""
+@pytest.mark.parametrize("cause", ["look_behind", "time"])
+async def test_everything_is_looked_at_again_when_something_may_lie_anywhere_behind(cause: str) -> None:
+    """When somebody says so, and at the latest two seconds after the last full look."""
     bench = Bench()
     async with running(bench.claimer.run()):
         await bench.first_look()
         if cause == "time":
             bench.clock.pass_s(RESCAN_S)
         else:
-            getattr(bench.claimer, cause)()
+            bench.claimer.look_behind()
         async with bench.slots(1) as (slot,):
             claim = await bench.claim()
             assert set(begins(claim).values()) == {0}
@@ -317,20 +334,75 @@ async def test_everything_is_looked_at_again_when_something_may_lie_behind(cause
             assert begins(await bench.claim())[1] == 21, "once is enough"
 
 
-async def test_a_claim_that_finds_too_little_looks_at_everything_at_once() -> None:
-    """What was released or committed late lies behind its cursor."""
+async def test_a_wake_up_looks_a_little_behind() -> None:
+    """A job's place is the start of its transaction: one that committed late lies behind the cursor, though not far."""
+    bench = Bench()
+    async with running(bench.claimer.run()):
+        await bench.first_look()
+        bench.claimer.wake()
+        async with bench.slots(1) as (slot,):
+            claim = await bench.claim()
+            assert begins(claim)[1] > 0
+            assert [level.back_s for level in claim.arguments[0] if level.priority < 2] == [NEAR_S, NEAR_S]
+            claim.answer([made(21)])
+            await slot
+        async with bench.slots(1):
+            claim = await bench.claim()
+            assert begins(claim)[1] == 21
+            assert claim.arguments[0][1].back_s is None, "once is enough"
+
+
+async def test_the_cursor_goes_back_to_a_job_that_was_released() -> None:
+    """Just there; also when the next claim is already under way."""
+    bench = Bench()
+    async with running(bench.claimer.run()):
+        await bench.first_look()
+        async with bench.slots(1) as (slot,):
+            (await bench.claim()).answer([made(33)])
+            found = await slot
+        assert found is not None
+        async with bench.slots(1) as (slot,):
+            claim = await bench.claim()
+            bench.claimer.released(found.job)
+            claim.answer([made(35)])
+            await slot
+        async with bench.slots(1):
+            claim = await bench.claim()
+            assert place(found.job).after_at == claim.arguments[0][1].after_at
+            assert begins(claim)[1] == 32
+
+
+async def test_a_claim_that_finds_too_little_isnt_repeated() -> None:
+    """What may lie behind comes with a wake-up, a poll or the next full look: an empty queue costs next to nothing."""
     bench = Bench()
     async with running(bench.claimer.run()):
         await bench.first_look()
         async with bench.slots(2) as slots:
-            claim = await bench.claim()
-            assert begins(claim)[1] > 0
-            claim.answer([made()])
+            (await bench.claim()).answer([made()])
+            assert await bench.store.quiet()
+            bench.claimer.wake()
             again = await bench.claim()
-            assert set(begins(again).values()) == {0}
             assert len(again.arguments[1]) == 1
             again.answer([made()])
             await asyncio.wait(slots)
+
+
+async def test_a_look_that_is_too_dear_now_comes_by_itself_later() -> None:
+    """A wake-up that can't look behind at once isn't forgotten."""
+    bench = Bench()
+    async with running(bench.claimer.run()):
+        async with bench.slots(1) as (slot,):
+            claim = await bench.claim()
+            bench.clock.pass_s(0.0001)  # so much did the first full look cost
+            claim.answer([made()])
+            await slot
+        bench.claimer.look_behind()
+        async with bench.slots(1):
+            claim = await bench.claim()
+            assert begins(claim)[1] > 0
+            bench.clock.pass_s(0.0051)
+            claim.answer([])
+            assert begins(await bench.claim())[1] == 0
 
 
 async def test_a_full_look_that_finds_nothing_isnt_repeated_at_once() -> None:
@@ -356,7 +428,7 @@ async def test_polling_finds_work_without_any_wake_up() -> None:
 
 
 async def test_a_claim_without_an_answer_is_given_back_before_the_next_one(log: FakeLog) -> None:
-    """By the levels and tokens that it was sent with; what came back lies behind, so everything is looked at."""
+    """By the levels and tokens that it was sent with; the next one begins where it began."""
     bench = Bench()
     async with running(bench.claimer.run()):
         await bench.first_look()
@@ -364,10 +436,11 @@ async def test_a_claim_without_an_answer_is_given_back_before_the_next_one(log: 
             lost = await bench.claim()
             lost.fail(StoreUnavailable("time-out"))
             back = await bench.store.next("abandon")
-            assert back.arguments == lost.arguments
+            assert [(level.queue, level.priority) for level in back.arguments[0]] == levels(lost)
+            assert back.arguments[1] == lost.arguments[1]
             back.answer(1)
             again = await bench.claim()
-            assert set(begins(again).values()) == {0}
+            assert begins(again) == begins(lost)
             assert not set(again.arguments[1]) & set(lost.arguments[1]), "tokens are never used twice"
             again.answer([made()])
             assert await slot is not None
@@ -391,6 +464,29 @@ async def test_it_is_given_back_once_more_a_little_later() -> None:
         bench.clock.pass_s(10 * ABANDONED_TWICE_S)
         bench.claimer.wake()
         assert await bench.store.quiet()
+
+
+async def test_what_came_back_late_is_looked_for_where_its_claim_began() -> None:
+    """Claims have gone on meanwhile."""
+    bench = Bench(rescan_s=NEVER_S)
+    async with running(bench.claimer.run()):
+        await bench.first_look()
+        async with bench.slots(1) as (slot,):
+            lost = await bench.claim()
+            lost.fail(StoreUnavailable("time-out"))
+            (await bench.store.next("abandon")).answer(0)
+            (await bench.claim()).answer([made(9_000)])
+            await slot
+        bench.clock.pass_s(ABANDONED_TWICE_S / 2)
+        async with bench.slots(1) as (slot,):
+            claim = await bench.claim()
+            assert begins(claim)[1] == 9_000
+            bench.clock.pass_s(ABANDONED_TWICE_S / 2)
+            claim.answer([made(9_001)])
+            await slot
+        async with bench.slots(1) as (slot,):
+            (await bench.store.next("abandon")).answer(1)
+            assert begins(await bench.claim())[1] == begins(lost)[1]
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable("away"), StoreRefused("no", "42501")])
@@ -469,7 +565,7 @@ async def test_jobs_that_come_after_the_stop_are_given_back_before_the_loop_ends
         claim.answer(jobs)
         for job in jobs:
             back = await bench.store.next("abandon")
-            assert back.arguments == ((Level("default", job.priority),), (job.token,))
+            assert back.arguments == ((Level("default", job.priority, job.available_at, job.id - 1),), (job.token,))
             back.answer(1)
         await loop
     assert await bench.store.quiet()
@@ -532,15 +628,41 @@ async def test_once_waits_for_the_means_of_what_was_left_alone(closed: Closed, w
         assert bench.claimer.held_up is (wait_s is None), "tokens always come"
 
 
+async def test_once_believes_the_claim_and_not_the_look_for_suspects_after_it() -> None:
+    """A token may come between the two: what the claim left out for want of it is still to be done."""
+    bench = Bench(once=True)
+    bench.allowances.wait_s = NEVER_S
+    async with running(bench.claimer.run()), bench.slots(2) as slots:
+        claim = await bench.claim()
+        bench.allowances.wait_s = None
+        claim.answer([])
+        (await bench.claim()).answer([])
+        assert await bench.store.quiet()
+        assert not any(slot.done() for slot in slots)
+
+
+async def test_a_worker_that_may_claim_nothing_does_not_come_round_for_a_look_that_is_owed() -> None:
+    """Its pause is that of the tokens."""
+    bench = Bench()
+    bench.allowances.limit, bench.allowances.wait_s = 0, NEVER_S
+    async with running(bench.claimer.run()), bench.slots(1):
+        await turns()
+        bench.claimer.look_behind()
+        await turns()
+        assert bench.claimer._patience_s() == bench.poll_s  # noqa: SLF001
+
+
 async def test_once_waits_for_a_relay_that_is_away_if_a_mail_asks_for_it() -> None:
     """A relay that nobody asks for by name may stay away."""
     bench = Bench(once=True)
     bench.allowances.closed = Closed((), ("away",))
     async with running(bench.claimer.run()) as (loop,), bench.slots(2) as slots:
         for asked_for in (True, True, False):
-            (await bench.claim()).answer([])
-            (await bench.claim()).answer([])
-            question = await bench.store.next("asked_for")
+            question = await bench.store.questions.get()
+            while question.name == "claim":
+                question.answer([])
+                question = await bench.store.questions.get()
+            assert question.name == "asked_for"
             assert question.arguments == (("away",),)
             question.answer(asked_for)
             await turns()
@@ -612,9 +734,9 @@ async def test_a_busy_worker_looks_for_no_suspect() -> None:
 async def test_a_suspect_that_has_waited_for_a_minute_gets_its_turn() -> None:
     """The slots are let run dry; then it runs alone, and then the others go on."""
     bench = Bench(polls=True)
-    bench.claimer.suspect(due=True)
+    bench.claimer.front(Front((), suspect_is_due=True))
     bench.clock.pass_s(SUSPECT_PATIENCE_S - 1)
-    bench.claimer.suspect(due=True)
+    bench.claimer.front(Front((), suspect_is_due=True))
     async with running(bench.claimer.run()):
         async with bench.slots(1) as (slot,):
             claim = await bench.claim()
@@ -637,10 +759,10 @@ async def test_a_suspect_that_has_waited_for_a_minute_gets_its_turn() -> None:
 async def test_patience_begins_anew_when_no_suspect_is_due() -> None:
     """Another process has taken it."""
     bench = Bench(polls=True)
-    bench.claimer.suspect(due=True)
+    bench.claimer.front(Front((), suspect_is_due=True))
     bench.clock.pass_s(SUSPECT_PATIENCE_S)
-    bench.claimer.suspect(due=False)
-    bench.claimer.suspect(due=True)
+    bench.claimer.front(Front((), suspect_is_due=False))
+    bench.claimer.front(Front((), suspect_is_due=True))
     async with running(bench.claimer.run()), bench.slots(1):
         claim = await bench.claim()
         assert claim.options["suspects"] is False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from daemon import recorder as module
-from daemon.batch import LARGEST
+from daemon.batch import LARGEST, Turn
 from daemon.core.errors import StoreRefused, StoreUnavailable
 from daemon.core.outcome import Conclusion, Record, Release
 from daemon.recorder import UNANSWERED_S, Recorder
@@ -26,7 +26,7 @@ class Bench:
         self.clock = Clock()
         self.store = FakeStore()
         self.log = log
-        self.recorder = Recorder(self.store, ports(self.clock), reconnect_max_s=0.001)  # type: ignore[arg-type]
+        self.recorder = Recorder(self.store, ports(self.clock), Turn(), reconnect_max_s=0.001)  # type: ignore[arg-type]
 
 
 def ending(conclusion: Conclusion = SENT) -> Ending:

@@ -12,6 +12,7 @@ from daemon.core.errors import StoreUnavailable
 from daemon.core.settings import Database as DatabaseSettings
 from daemon.core.settings import Lease as LeaseSettings
 from daemon.core.settings import Settings, Worker
+from daemon.database import statement
 from daemon.session import Identity, Session
 from daemon.slots import Lease
 from tests.support.database import Database, Databases
@@ -41,7 +42,13 @@ class Bench:
             worker=Worker(listen=listen),
             lease=LeaseSettings(heartbeat_timeout_s=2.5, hard_cap_s=60.0),
         )
-        self.session = Session(self.settings, ME, self.woken.set, self.lost.set)
+        self.notes: list[str] = []
+        self.session = Session(self.settings, ME, self.hear, self.lost.set)
+
+    def hear(self, note: str) -> None:
+        """Note that the worker was woken."""
+        self.notes.append(note)
+        self.woken.set()
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +63,7 @@ async def bench(shared: Database) -> AsyncIterator[Bench]:
     """Return an open session, alone in its database."""
     for table in ("attempts", "jobs", "workers"):
         await shared.execute(f"DELETE FROM mailslot.{table}")  # noqa: S608  our own names
+    await shared.execute(statement("bell_arm"), None)
     bench = Bench(shared)
     await bench.session.open()
     yield bench
@@ -63,17 +71,20 @@ async def bench(shared: Database) -> AsyncIterator[Bench]:
 
 
 async def test_an_insert_wakes_the_worker_once_and_not_by_each_row(bench: Bench) -> None:
-    """And rollback wakes nobody."""
+    """With the bell's number; and rollback wakes nobody."""
     await bench.database.execute("BEGIN; " + SAVE + "; ROLLBACK")
     await bench.session.extend([])
     assert not bench.woken.is_set()
     await bench.database.execute(SAVE)
     async with asyncio.timeout(PATIENCE_S):
         await bench.woken.wait()
+    number = await bench.database.fetchval("SELECT last_value / 1000000 FROM mailslot.bell")
+    assert bench.notes == [str(number)]
 
 
 async def test_a_worker_that_doesnt_listen_isnt_woken(shared: Database) -> None:
     """Polling makes it correct without."""
+    await shared.execute(statement("bell_arm"), None)
     bench = Bench(shared, listen=False)
     await bench.session.open()
     await shared.execute(SAVE)
@@ -174,7 +185,7 @@ async def test_a_dropped_session_tells_nobody(bench: Bench) -> None:
 async def test_nobody_there_is_unavailable_and_nothing_stays_open(tmp_path: object) -> None:
     """The heartbeat tries again."""
     settings = Settings(database=DatabaseSettings(dsn=f"postgresql:///nothing?host={tmp_path}"))
-    session = Session(settings, ME, lambda: None, lambda: None)
+    session = Session(settings, ME, lambda _: None, lambda: None)
     with pytest.raises(StoreUnavailable):
         await session.open()
     assert not session.is_open

@@ -9,6 +9,7 @@ import pytest
 
 from daemon import slot as module
 from daemon.claimer import Claimed
+from daemon.core.job import Job
 from daemon.core.outcome import Conclusion, Record, Release
 from daemon.core.settings import Settings
 from daemon.core.trust import TrustWindow
@@ -39,7 +40,7 @@ class Bench:
         assert len(self.held) == 0, "a slot holds nothing while it waits"
         return self.claims.pop(0)
 
-    def released(self) -> None:
+    def released(self, _job: Job) -> None:
         """Note that a job is ready again."""
         self.story.append("released")
 
@@ -142,7 +143,23 @@ async def test_a_kind_that_nobody_here_knows_is_put_back_unharmed(log: FakeLog) 
     assert isinstance(ending.conclusion, Release)
     assert (ending.conclusion.reason, ending.conclusion.delay_s) == ("kind_unknown", 60.0)
     assert ("error", "kind.unknown") in log.events
-    assert bench.story == ["recorded", "released"]
+    assert bench.story == ["recorded"]
+
+
+@pytest.mark.parametrize(
+    ("delay_s", "state", "story"),
+    [(0.0, "done", ["recorded", "released"]), (1.0, "done", ["recorded"]), (0.0, "lost", ["recorded"])],
+)
+async def test_the_claimer_hears_of_a_job_that_is_ready_at_its_old_place(delay_s: float, state: str, story: list[str]) -> None:
+    """It has passed that place; what is ready later lies before it, and what was lost is somebody else's."""
+    bench = Bench(claimed(), written=Written(state, None))
+
+    async def leave(_lease: Lease) -> Conclusion:
+        return Release("draining", delay_s)
+
+    bench.does = leave
+    await bench.slot.run()
+    assert bench.story == story
 
 
 @pytest.mark.parametrize(
