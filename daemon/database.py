@@ -44,6 +44,8 @@ ARRAYS = {
 }
 """Name -> its oid and its elements', which never change. asyncpg knows only text[] by itself, and asks the server for every other
 array on every new connection, with a recursive query of 10 to 50 ms."""
+NOT_A_CHARACTER = "22021"
+"""character_not_in_repertoire: what the server would say to a lone surrogate, which can't be written down for it."""
 KEEPALIVE = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 2), ("TCP_USER_TIMEOUT", 10_000))
 """A peer that vanished is noticed within 5 + 2 x 2 s when idle, 10 s with data on the way; the kernel's defaults are hours."""
 
@@ -69,6 +71,8 @@ def translated(operation: str) -> Iterator[None]:
         if state[:2] in LATER or state == READ_ONLY:
             raise StoreUnavailable(f"{operation}: {error.args[0] if error.args else state}") from error
         raise StoreRefused(f"{operation}: {error}", state) from error
+    except UnicodeEncodeError as error:
+        raise StoreRefused(f"{operation}: {error}", NOT_A_CHARACTER) from error
     except (asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, EOFError) as error:
         raise StoreUnavailable(f"{operation}: {type(error).__name__}: {error}") from error
 

@@ -135,6 +135,25 @@ class Ending(msgspec.Struct, frozen=True):
     conclusion: Record | Release
 
 
+class Recorded(msgspec.Struct, omit_defaults=True):
+    """One line of what `sql/record.sql` is given. As JSON, for 14 arrays took the driver twice as long: 11 us a job, not 7."""
+
+    id: int
+    token: UUID
+    uid: UUID
+    verdict: str
+    delay_s: float
+    doubts: int
+    assumed: bool
+    outcome: str | None = None
+    reason: str | None = None
+    relay: str | None = None
+    reply: str | None = None
+    recipients: str | None = None
+    stage: str | None = None
+    accepted: tuple[str, ...] = ()
+
+
 class Written(msgspec.Struct, frozen=True):
     """What a record or release did: done, busy or lost, and the outcome that the row has now (None: ready again)."""
 
@@ -279,23 +298,9 @@ class Store:
         """Write outcomes (and what goes back to ready with a delay); one answer for each, in order."""
         jobs = [ending.job for ending in endings]
         records = [ending.conclusion for ending in endings if isinstance(ending.conclusion, Record)]
-        rows = await self._fetch(
-            "record",
-            [job.id for job in jobs],
-            [job.token for job in jobs],
-            [job.uid for job in jobs],
-            [record.outcome for record in records],
-            [record.delay_s for record in records],
-            [record.doubts for record in records],
-            [record.reason for record in records],
-            [record.relay for record in records],
-            [record.reply for record in records],
-            [record.recipients for record in records],
-            [record.assumed for record in records],
-            [record.stage for record in records],
-            [record.verdict for record in records],
-            [_json(record.accepted) if record.accepted else None for record in records],
-        )
+        with translated("record"):
+            lines = _json([_recorded(job, record) for job, record in zip(jobs, records, strict=True)])
+        rows = await self._fetch("record", lines)
         return _answers(rows, jobs)
 
     async def release(self, endings: Sequence[Ending]) -> list[Written]:
@@ -387,8 +392,27 @@ class Store:
         return rows
 
 
-def _json(addresses: Sequence[str]) -> str:
-    return msgspec.json.encode(addresses).decode()
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _recorded(job: Job, record: Record) -> Recorded:
+    return Recorded(
+        job.id,
+        job.token,
+        job.uid,
+        record.verdict,
+        record.delay_s,
+        record.doubts,
+        record.assumed,
+        record.outcome,
+        record.reason,
+        record.relay,
+        record.reply,
+        record.recipients,
+        record.stage,
+        record.accepted,
+    )
 
 
 def _columns(levels: Sequence[Level]) -> tuple[list[str], list[int], list[datetime], list[int]]:

@@ -1,14 +1,15 @@
 -- Records what became of many jobs, each by its own token; leaves evidence of a 2xx where the lease is lost.
 --
--- $1 bigint[], $2 uuid[], $3 uuid[]   id, token, uid
--- $4 text[]                           outcome, or null: back to ready
--- $5 float8[]                         seconds until it is ready again; 0 keeps its place in the queue
--- $6 integer[]                        doubts to add
--- $7, $8, $9 text[]                   reason, relay, reply
--- $10 text[]                          recipients (JSON), null when all are alike
--- $11 boolean[]                       assumed
--- $12, $13 text[]                     stage and verdict for the ledger
--- $14 text[]                          recipients that a relay answered 2xx for (JSON array), or null
+-- $1 json   an array with an object for each job (what is null may be left out):
+--     id, token, uid
+--     outcome                  null: back to ready
+--     delay_s                  seconds until it is ready again; 0 keeps its place in the queue
+--     doubts                   to add
+--     reason, relay, reply
+--     recipients               JSON in a string, null when all are alike
+--     assumed
+--     stage, verdict           for the ledger
+--     accepted                 an array of the recipients that a relay answered 2xx for, or null
 --
 -- Back to ready becomes cancelled when that was requested; dead and cancelled become in_doubt after a doubt.
 -- A row that ended in_doubt under the same token becomes sent by a 2xx that comes late.
@@ -29,9 +30,9 @@ WITH durable AS MATERIALIZED (
            a.assumed, a.stage, a.verdict, a.accepted, job.owner, job.attempt, job.leased_at, job.attempt IS NOT NULL AS ours,
            mailslot.ending(coalesce(a.outcome, CASE WHEN job.cancel_requested_at IS NOT NULL THEN 'cancelled' END),
                            job.doubts + a.doubts, a.recipients::jsonb) AS ending
-    FROM unnest($1::bigint[], $2::uuid[], $3::uuid[], $4::text[], $5::float8[], $6::integer[], $7::text[], $8::text[],
-                $9::text[], $10::text[], $11::boolean[], $12::text[], $13::text[], $14::text[])
-         AS a (id, token, uid, outcome, delay_s, doubts, reason, relay, reply, recipients, assumed, stage, verdict, accepted)
+    FROM json_to_recordset($1::json)
+         AS a (id bigint, token uuid, uid uuid, outcome text, delay_s float8, doubts integer, reason text, relay text, reply text,
+               recipients text, assumed boolean, stage text, verdict text, accepted text)
     LEFT JOIN LATERAL (
         SELECT j.lease_owner AS owner, j.attempt, j.leased_at, j.doubts, j.cancel_requested_at
         FROM mailslot.jobs AS j

@@ -1,6 +1,7 @@
 """The resolver of a daemon whose name server fails: found first on its PYTHONPATH, so it is there before the daemon is.
 
 CONFORMANCE_DNS is JSON: {"name": ["EAI_AGAIN", "ok"]}, one word for each look-up, the last again and again. `ok` is this host.
+Such a daemon runs on asyncio's own loop: uvloop asks the C library and not Python.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 from typing import Any
 
 _PLANS: dict[str, list[str]] = json.loads(os.environ.get("CONFORMANCE_DNS", "{}"))
@@ -34,3 +36,4 @@ def _planned(host: Any, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401
 
 if _PLANS:
     socket.getaddrinfo = _planned
+    sys.modules["uvloop"] = None  # type: ignore[assignment]  # as if it weren't installed
