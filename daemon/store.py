@@ -135,6 +135,15 @@ class Ending(msgspec.Struct, frozen=True):
     conclusion: Record | Release
 
 
+class Asked(msgspec.Struct, omit_defaults=True):
+    """One line of what `sql/mark.sql` is given."""
+
+    id: int
+    token: UUID
+    sending: tuple[str, ...]
+    recipients: str | None = None
+
+
 class Recorded(msgspec.Struct, omit_defaults=True):
     """One line of what `sql/record.sql` is given. As JSON, for 14 arrays took the driver twice as long: 11 us a job, not 7."""
 
@@ -285,10 +294,7 @@ class Store:
         """Mark jobs; one decision for each request, in the requests' order."""
         rows = await self._fetch(
             "mark",
-            [request.job.id for request in requests],
-            [request.job.token for request in requests],
-            [request.recipients for request in requests],
-            [_json(request.sending) for request in requests],
+            _json([Asked(request.job.id, request.job.token, request.sending, request.recipients) for request in requests]),
             self._settings.lease.duration_s,
         )
         found = {row["token"]: Marked(row["verdict"], tuple(row["accepted"] or ()), row["expires_in_s"] or 0.0) for row in rows}

@@ -1,9 +1,10 @@
 -- The mark: the last word before the dot, for many jobs at once.
 --
--- $1 bigint[], $2 uuid[]   (id, token)
--- $3 text[]                recipients as they will stand if the dot is sent (JSON), null when all are alike
--- $4 text[]                the recipients that the dot would cover (JSON array)
--- $5 float8                lease in seconds
+-- $1 json     an array with an object for each job (what is null may be left out):
+--     id, token
+--     recipients   as they will stand if the dot is sent: JSON in a string, null when all are alike
+--     sending      an array of the recipients that the dot would cover
+-- $2 float8   lease in seconds
 --
 -- Decides, and changes the row only when the answer is 'go': then marked_at is set, the recipients' verdicts are stored, and
 -- the lease is renewed.  Any other answer means that no dot may be written; the caller records or releases, under its token.
@@ -30,7 +31,7 @@ WITH durable AS MATERIALIZED (
                 WHEN job.cancel_requested_at IS NOT NULL THEN 'cancelled'
                 WHEN job.expires_at <= now() THEN 'expired'
                 ELSE 'go' END AS verdict
-    FROM unnest($1::bigint[], $2::uuid[], $3::text[], $4::text[]) AS asked (id, token, recipients, sending)
+    FROM json_to_recordset($1::json) AS asked (id bigint, token uuid, recipients text, sending jsonb)
     LEFT JOIN LATERAL (
         SELECT j.cancel_requested_at, j.expires_at
         FROM mailslot.jobs AS j
@@ -41,14 +42,14 @@ WITH durable AS MATERIALIZED (
         SELECT CASE WHEN EXISTS (SELECT FROM mailslot.attempts AS t WHERE t.job_id = asked.id AND t.accepted IS NOT NULL OFFSET 0)
                     THEN (SELECT array_agg(DISTINCT address)
                           FROM mailslot.attempts AS t CROSS JOIN LATERAL unnest(t.accepted) AS address
-                          WHERE t.job_id = asked.id AND asked.sending::jsonb ? address) END AS accepted
+                          WHERE t.job_id = asked.id AND asked.sending ? address) END AS accepted
         OFFSET 0
     ) AS evidence
 ), marked AS (
     UPDATE mailslot.jobs AS j SET
         marked_at = clock_timestamp(),
         recipients = decided.recipients::jsonb,
-        lease_expires_at = greatest(j.lease_expires_at, clock_timestamp() + make_interval(secs => $5))
+        lease_expires_at = greatest(j.lease_expires_at, clock_timestamp() + make_interval(secs => $2))
     FROM decided, durable
     WHERE durable.yes AND decided.verdict = 'go'
       AND j.id BETWEEN decided.id AND decided.id AND j.lease_token = decided.token AND j.outcome IS NULL

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
@@ -14,6 +14,7 @@ import pytest
 from daemon.database import statement
 from daemon.store import FIRST, LAST, PRIORITIES, Level
 
+ANN = "ann@example.org"
 LEVELS = (["default"] * 4, list(PRIORITIES))
 SCANS = {"Index Scan", "Index Only Scan"}
 FAR = {FIRST: "-infinity", LAST: "infinity"}
@@ -48,6 +49,25 @@ async def plan_of(connection: asyncpg.Connection, name: str, cached: str, *argum
     await transaction.rollback()
     plan: dict[str, Any] = json.loads(found)[0]["Plan"]
     return plan
+
+
+HOLDERS = ("extend", "mark", "record", "release")
+SENT = {"outcome": "sent", "delay_s": 0.0, "doubts": 0, "assumed": False, "stage": "dot", "verdict": "sent", "accepted": [ANN]}
+
+
+def given(name: str, ids: list[int], tokens: list[UUID], uids: list[UUID], **record: object) -> tuple[object, ...]:
+    """Return what the holder of these jobs gives a statement; `record` changes what is recorded."""
+    match name:
+        case "extend":
+            return ids, tokens, 30.0, 1_200.0
+        case "mark":
+            return json.dumps([{"id": i, "token": str(t), "sending": [ANN]} for i, t in zip(ids, tokens, strict=True)]), 30.0
+        case "record":
+            rows = zip(ids, tokens, uids, strict=True)
+            return (json.dumps([{"id": i, "token": str(t), "uid": str(u), **SENT, **record} for i, t, u in rows]),)
+        case _:
+            number = len(ids)
+            return ids, tokens, [0.0] * number, ["draining"] * number, *([None] * number,) * 3
 
 
 def as_text(argument: object) -> str | None:

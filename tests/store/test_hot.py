@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import asyncpg
 import pytest
 
@@ -53,7 +55,8 @@ async def test_claims_extensions_and_marks_touch_no_index(databases: Databases, 
             pairs = ([row["id"] for row in rows], [row["token"] for row in rows])
             if vacuum != "in vain":
                 await counted("extend", *pairs, 60.0, 1_200.0)
-            await counted("mark", *pairs, [None] * 100, ['["ann@example.org"]'] * 100, 30.0)
+            marks = [{"id": row["id"], "token": str(row["token"]), "sending": ["ann@example.org"]} for row in rows]
+            await counted("mark", json.dumps(marks), 30.0)
     for name, (updated, stayed) in totals.items():
         assert updated == (0 if vacuum == "in vain" and name == "extend" else 2_000)
         assert stayed >= 0.95 * updated

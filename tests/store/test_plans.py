@@ -12,7 +12,20 @@ import pytest
 
 from daemon.cursors import LEVELS_A_CLAIM, Cursors
 from daemon.store import FIRST, LAST, PRIORITIES, Level
-from tests.store.plans import LEVELS, SCANS, cached, claiming, claiming_from, nodes, on_jobs, pages, plan_of, removed
+from tests.store.plans import (
+    HOLDERS,
+    LEVELS,
+    SCANS,
+    cached,
+    claiming,
+    claiming_from,
+    given,
+    nodes,
+    on_jobs,
+    pages,
+    plan_of,
+    removed,
+)
 from tests.store.queue import NO, YES, quiet
 from tests.support.database import Database, Databases
 
@@ -75,28 +88,11 @@ async def held(connection: asyncpg.Connection, *columns: str) -> tuple[list[Any]
     return tuple([row[column] for row in rows] for column in columns)
 
 
-def each(value: object) -> list[object]:
-    """Return a column with the same value for every job of a batch."""
-    return [value] * BATCH
-
-
-HOLDERS: dict[str, tuple[tuple[str, ...], tuple[object, ...]]] = {
-    "extend": (("id", "lease_token"), (30.0, 1_200.0)),
-    "mark": (("id", "lease_token"), (each(None), each('["ann@example.org"]'), 30.0)),
-    "record": (
-        ("id", "lease_token", "uid"),
-        (each("sent"), each(0.0), each(0), *(each(None),) * 4, each(NO), each("dot"), each("sent"), each('["ann@example.org"]')),
-    ),
-    "release": (("id", "lease_token"), (each(0.0), each("draining"), *(each(None),) * 3)),
-}
-
-
 @cached
 @pytest.mark.parametrize("name", HOLDERS)
 async def test_a_holders_statement_reads_a_few_pages_for_each_job(stale: asyncpg.Connection, name: str, cached: str) -> None:
     """The primary key and nothing else: a probe to lock, a probe to write; nothing is read in vain, nothing twice."""
-    columns, more = HOLDERS[name]
-    plan = await plan_of(stale, name, cached, *await held(stale, *columns), *more)
+    plan = await plan_of(stale, name, cached, *given(name, *await held(stale, "id", "lease_token", "uid")))
     assert plan["Actual Rows"] == BATCH
     assert {index for _, index in on_jobs(plan)} == {"jobs_pkey"}
     assert {node for node, _ in on_jobs(plan)} <= SCANS
@@ -108,8 +104,7 @@ async def test_a_holders_statement_reads_a_few_pages_for_each_job(stale: asyncpg
 @pytest.mark.parametrize("name", HOLDERS)
 async def test_a_batch_is_joined_with_nothing_of_its_own_size(stale: asyncpg.Connection, name: str, cached: str) -> None:
     """Twice the batch is twice the work: rows that are compared in vain would make it four times."""
-    columns, more = HOLDERS[name]
-    plan = await plan_of(stale, name, cached, *await held(stale, *columns), *more)
+    plan = await plan_of(stale, name, cached, *given(name, *await held(stale, "id", "lease_token", "uid")))
     assert sum(node.get("Rows Removed by Join Filter", 0) for node in nodes(plan)) == 0
     loops = max(node["Actual Loops"] for node in nodes(plan) if node["Node Type"] == "CTE Scan")
     assert (
@@ -172,16 +167,7 @@ async def test_a_look_at_the_front_is_bounded(
     [
         ("claim", claiming()),
         ("abandon", (*claiming()[:4], [uuid4()], 500, [None] * 4)),
-        *[
-            (
-                name,
-                (
-                    *([1] if column == "id" else [uuid4()] for column in columns),
-                    *(argument[:1] if isinstance(argument, list) else argument for argument in more),
-                ),
-            )
-            for name, (columns, more) in HOLDERS.items()
-        ],
+        *[(name, given(name, [1], [uuid4()], [uuid4()])) for name in HOLDERS],
         ("sweep", (*LEVELS, 500, 500, YES, 0.0, 660.0, 3, 2, 30.0, NO, [FIRST] * 4)),
         ("front", (*LEVELS, [FIRST] * 4, 500, 3, 10.0)),
     ],

@@ -16,6 +16,7 @@ import pytest
 
 from daemon.database import statement
 from daemon.store import FIRST
+from tests.store.plans import given
 from tests.store.queue import EXPIRED, HELD, OVERDUE, Queue
 from tests.support.database import Database
 
@@ -42,7 +43,11 @@ def gated(name: str, before: str, after: str, source: str = "") -> str:
     return text.replace("WITH ", f"WITH {gate}, ", 1)
 
 
-ASKED = ("FROM unnest($1::bigint[]", "FROM gate CROSS JOIN unnest($1::bigint[]")
+ARRAYS, DOCUMENT = "unnest($1::bigint[]", "json_to_recordset($1::json)"
+ASKED = {
+    name: (f"FROM {source}", f"FROM gate CROSS JOIN {source}")
+    for name, source in {"extend": ARRAYS, "release": ARRAYS, "mark": DOCUMENT, "record": DOCUMENT}.items()
+}
 ARGUMENTS_OF_SWEEP = (["default"], [1], 5_000, 500, True, 0.0, 660.0, 3, 2, 30.0, False, [FIRST])
 
 
@@ -135,13 +140,6 @@ async def test_a_claim_takes_the_row_that_it_locks_and_not_the_one_that_it_saw(
     assert (await queue.row(saved))["lease_owner"] != "me"
 
 
-FENCED: dict[str, tuple[Any, ...]] = {
-    "extend": (30.0, 1e9),
-    "mark": ([None], ['["ann@example.org"]'], 30.0),
-    "release": ([0.0], ["x"], [None], [None], [None]),
-}
-
-
 def said(answer: asyncpg.Record) -> str:
     """Return what a holder's statement answered."""
     return str(answer.get("state") or answer["verdict"])
@@ -152,8 +150,9 @@ def said(answer: asyncpg.Record) -> str:
 async def test_the_fence_is_tested_under_the_lock(queue: Queue, gate: Gate, name: str, change: str) -> None:
     """A holder whose lease goes while its statement is on its way changes nothing; asked again, it hears that it is lost."""
     saved = await queue.save(**HELD)
-    arguments = ([saved], [(await queue.row(saved))["lease_token"]], *FENCED[name])
-    (answer,) = await gate.answers(gated(name, *ASKED), arguments, changed(saved, change))
+    row = await queue.row(saved)
+    arguments = given(name, [saved], [row["lease_token"]], [row["uid"]])
+    (answer,) = await gate.answers(gated(name, *ASKED[name]), arguments, changed(saved, change))
     assert said(answer) in {"busy", "lost"}
     row = await queue.row(saved)
     assert (row["marked_at"], row["reason"], row["attempt"]) == (None, None, 1)
@@ -164,8 +163,8 @@ async def test_the_fence_is_tested_under_the_lock(queue: Queue, gate: Gate, name
 async def test_a_mark_decides_by_the_cancellation_that_it_finds_under_the_lock(queue: Queue, gate: Gate) -> None:
     """The application's commit came first, so its wish counts."""
     saved = await queue.save(**HELD)
-    arguments = ([saved], [(await queue.row(saved))["lease_token"]], [None], ['["ann@example.org"]'], 30.0)
-    (answer,) = await gate.answers(gated("mark", *ASKED), arguments, f"SELECT mailslot.cancel({saved})")
+    arguments = given("mark", [saved], [(await queue.row(saved))["lease_token"]], [])
+    (answer,) = await gate.answers(gated("mark", *ASKED["mark"]), arguments, f"SELECT mailslot.cancel({saved})")
     assert answer["verdict"] == "cancelled"
     assert (await queue.row(saved))["marked_at"] is None
 
@@ -174,20 +173,8 @@ async def test_a_record_counts_from_what_it_finds_under_the_lock(queue: Queue, g
     """Cancelled while the record is on its way: it ends instead of being tried again."""
     saved = await queue.save(**HELD)
     row = await queue.row(saved)
-    arguments = (
-        [saved],
-        [row["lease_token"]],
-        [row["uid"]],
-        [None],
-        [60.0],
-        [0],
-        ["deferred"],
-        *([[None]] * 3),
-        [False],
-        ["rcpt"],
-        ["later"],
-        [None],
-    )
-    text = gated("record", "FROM unnest($1::bigint[]", "FROM gate CROSS JOIN unnest($1::bigint[]")
+    later = {"outcome": None, "delay_s": 60.0, "reason": "deferred", "stage": "rcpt", "verdict": "later", "accepted": None}
+    arguments = given("record", [saved], [row["lease_token"]], [row["uid"]], **later)
+    text = gated("record", *ASKED["record"])
     (answer,) = await gate.answers(text, arguments, f"SELECT mailslot.cancel({saved})")
     assert (answer["state"], answer["outcome"]) == ("done", "cancelled")

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from daemon.store import FIRST
-from tests.store.plans import LEVELS, SCANS, cached, claiming, nodes, on_jobs, pages, plan_of
+from tests.store.plans import HOLDERS, LEVELS, SCANS, cached, claiming, given, nodes, on_jobs, pages, plan_of
 from tests.store.queue import NO, YES, quiet
 from tests.support.database import Databases
 
@@ -98,19 +98,10 @@ async def test_queues_are_found_by_skipping(crowd: asyncpg.Connection, cached: s
 
 
 @cached
-@pytest.mark.parametrize(
-    ("name", "more"),
-    [
-        ("extend", (30.0, 1_200.0)),
-        ("mark", (["{}"], ['"[]"'], 30.0)),
-        ("release", ([0.0], ["x"], ["x"], ["x"], ["{}"])),
-    ],
-)
-async def test_a_holders_statements_go_by_the_primary_key(
-    crowd: asyncpg.Connection, cached: str, name: str, more: tuple[object, ...]
-) -> None:
+@pytest.mark.parametrize("name", HOLDERS)
+async def test_a_holders_statements_go_by_the_primary_key(crowd: asyncpg.Connection, cached: str, name: str) -> None:
     """A probe a job, at whatever size of the table."""
-    plan = await plan_of(crowd, name, cached, [1], [uuid4()], *more)
+    plan = await plan_of(crowd, name, cached, *given(name, [1], [uuid4()], [uuid4()]))
     assert {index for _, index in on_jobs(plan)} == {"jobs_pkey"}
     assert pages(plan) < 50
 
@@ -126,19 +117,13 @@ async def newcomer(databases: Databases) -> AsyncIterator[asyncpg.Connection]:
         yield connection
 
 
-RECORD = ([1], [uuid4()], [uuid4()], ["sent"], [0.0], [0], ["x"], ["x"], ["x"], ["{}"], [False], ["dot"], ["sent"], ['"[]"'])
-
-
 @cached
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
         ("claim", claiming()),
         ("abandon", (*claiming()[:4], [uuid4()], 500, [None] * 4)),
-        ("extend", ([1], [uuid4()], 30.0, 1_200.0)),
-        ("mark", ([1], [uuid4()], ["{}"], ['"[]"'], 30.0)),
-        ("record", RECORD),
-        ("release", ([1], [uuid4()], [0.0], ["x"], ["x"], ["x"], ["{}"])),
+        *[(name, given(name, [1], [uuid4()], [uuid4()])) for name in HOLDERS],
         ("sweep", (*LEVELS, 500, 500, YES, 0.0, 660.0, 3, 2, 30.0, NO, [FIRST] * 4)),
         ("front", (*LEVELS, [FIRST] * 4, 500, 3, 10.0)),
         ("queues", ()),
