@@ -16,6 +16,7 @@ From the dot on nothing interrupts, because only the answer tells.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -102,6 +103,7 @@ class MailAttempt:
         if not isinstance(payload, str):
             return payload
         message = await self._means.compose(job, payload)
+        await asyncio.sleep(0)  # the others of this claim compose now: one kind of work at a time, a mail costs 9 % less
         if isinstance(message, Unbuildable):
             return given_up(job, known(job), "dead", message.reason, str(message))
         entries = standing(job, message.recipients)
