@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Generic, TypeVar
 
 from daemon.core.errors import MailslotError
@@ -32,6 +32,8 @@ class Turn:
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
+        self._wanted = 0
+        """Who has the turn or waits for it; the lock alone looks free between the end of a turn and the start of the next."""
 
     @property
     def is_taken(self) -> bool:
@@ -41,16 +43,17 @@ class Turn:
     @asynccontextmanager
     async def taken(self) -> AsyncIterator[None]:
         """Wait for the statement before, but not for long; then have the turn while the block runs. Cancelling is safe."""
+        self._wanted += 1
+        has_turn = False
         try:
-            async with asyncio.timeout(TURN_S if self.is_taken else None):
-                await self._lock.acquire()
-        except TimeoutError:
-            yield
-            return
-        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(TURN_S if self._wanted > 1 else None):
+                    has_turn = await self._lock.acquire()
             yield
         finally:
-            self._lock.release()
+            self._wanted -= 1
+            if has_turn:
+                self._lock.release()
 
 
 class Gathering(Generic[Question, Answer]):

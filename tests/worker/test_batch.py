@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -144,6 +145,24 @@ async def test_nobody_waits_long_for_his_turn() -> None:
     async with turn.taken():  # and the turn is free again
         assert turn.is_taken
     assert not turn.is_taken
+
+
+async def test_nobody_waits_long_behind_who_waited_before() -> None:
+    """Between the end of one turn and the start of the next the turn looks free, and isn't."""
+    turn, end = Turn(), asyncio.Event()
+
+    async def hang() -> None:
+        async with turn.taken():
+            await end.wait()
+
+    async with AsyncExitStack() as first:
+        await first.enter_async_context(turn.taken())
+        async with running(hang()), asyncio.timeout(5.0):
+            await turns(3)
+            await first.aclose()  # and asks again in the same step, as a busy batch does
+            async with turn.taken():
+                pass
+            end.set()
 
 
 async def test_who_is_cancelled_while_he_waits_takes_no_turn() -> None:
