@@ -29,8 +29,9 @@
 --
 -- One partial index serves claim and sweep.  No index covers a column that a claim, an extension or a mark changes, and two thirds
 -- of each page are left free (a leased row is some 70 bytes longer than a ready one): these updates stay on their page (HOT) and
--- touch no index, even while a statement or a snapshot of somebody else still needs the versions before.  What looks for unfinished jobs in order says completed_at IS NULL, as the index does; what comes by
--- id says outcome IS NULL, which means the same and can't tempt the planner into reading that index from end to end.
+-- touch no index, even while a statement or a snapshot of somebody else still needs the versions before.  What looks for
+-- unfinished jobs in order says completed_at IS NULL, as the index does; what comes by id says outcome IS NULL, which means the
+-- same and can't tempt the planner into reading that index from end to end.
 
 -- Roles belong to the whole server, so they may be there already.  None can log in: grant them to your own.
 DO $$

@@ -8,9 +8,9 @@ would arm for one producer after the other while the first still commits, and th
 
 One race is left, and is bounded. A producer asks for the bell just before others see its commit. If a worker arms in between,
 and looks before they do, nobody rings for that job. So whoever arms looks at once, and again `LOOKS_S` later, which is longer
-than a commit takes. That is enough for all workers: who finds that somebody else has armed the bell hears whatever comes after,
-and leaves what came before to him. A notification that got lost (its transaction failed in its commit, having rung) costs a
-poll, and the bell is armed again after `AGAIN_S` at the latest.
+than a commit takes. Who was rung and finds that somebody else has armed the bell hears whatever comes after; what came before
+may lie in a queue that only he serves, so he looks once more too. A notification that got lost (its transaction failed in its
+commit, having rung) costs a poll, and the bell is armed again after `AGAIN_S` at the latest.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class Bell:
         except BaseException:
             self.rung()
             raise
-        if armed:
-            self._looks_mono = [self._boottime_s() + later_s for later_s in LOOKS_S]
+        if armed or heard is not None:
+            self._looks_mono = [self._boottime_s() + later_s for later_s in (LOOKS_S if armed else LOOKS_S[:1])]
         return armed
 
     def wait_s(self) -> float:

@@ -1,8 +1,8 @@
 """Finds due work for slots that wait: one short claim for all who wait at the same moment.
 
-A slot asks `next` and gets one job, already its own by a committed claim. Nothing is prefetched: `k` is the number of slots that
-wait right now, so no leased job ever waits in memory. Which levels a claim names, from where it looks at them, and how what lies
-behind is found again: `daemon.cursors`.
+A slot asks `next` and gets one job, already its own by a committed claim. Nothing is prefetched: a claim asks for no more jobs
+than slots wait right now, so no leased job ever waits in memory. Which levels a claim names, from where it looks at them, and how
+what lies behind is found again: `daemon.cursors`.
 
 Suspects: a job that has lost a worker before is passed by until all slots are empty, or until one has been due for a minute and
 the slots are let run dry. Then it runs alone, so that the next crash blames one job and no bystander.
@@ -31,6 +31,7 @@ from daemon.store import NOTHING_CLOSED, PRIORITIES, Closed, Front, Level, Store
 
 SUSPECT_PATIENCE_S = 60.0
 SMALLEST_WAVE = 16
+"""Fewer slots than twice that go in one wave: smaller claims cost more than the waiting."""
 SOON_S = 30.0
 """How far ahead `run --once` looks for mail that asks for a relay that is away: what was just given back isn't due at once."""
 SHORTEST_S = 0.001

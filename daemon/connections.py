@@ -33,6 +33,7 @@ class Connections:
         self._sound: set[Connection] = set()
         """Those that may be given out again."""
         self._open: set[Connection] = set()
+        self._expiries = 0
         self._is_closed = False
 
     async def take(self, wait_s: float) -> Connection:
@@ -54,12 +55,20 @@ class Connections:
                 if connection in self._sound and not connection.is_closed():
                     return connection
                 self._drop(connection)
-            connection = await self._connect()
+            return await self._opened()
         except BaseException:
             self._places.release()
             raise
+
+    async def _opened(self) -> Connection:
+        expiries = self._expiries
+        connection = await self._connect()
+        if self._is_closed:
+            connection.terminate()
+            raise StoreUnavailable("the store was closed")
         self._open.add(connection)
-        self._sound.add(connection)
+        if expiries == self._expiries:  # else it may be one to the server that isn't wanted any more: for this statement only
+            self._sound.add(connection)
         return connection
 
     def give_back(self, connection: Connection, *, sound: bool) -> None:
@@ -74,6 +83,7 @@ class Connections:
 
     def expire(self) -> None:
         """Connect anew from now on; statements that are under way may end on what they have."""
+        self._expiries += 1
         self._sound.clear()
         while self._idle:
             self._drop(self._idle.pop()[1])

@@ -23,7 +23,8 @@ from time import sleep
 from typing import Protocol, TextIO
 
 QUEUE_LINES = 16_000
-"""Two seconds of mails at full speed, 4 MB as a rule: a disk that others flush to may stand still for a second."""
+"""Seconds of mails at full speed: a disk that others flush to may stand still for a second. 4 MB as a rule, and 128 MB if each
+line were as long as `logs` lets it be."""
 BATCH_LINES = 200
 PAUSE_S = 0.005
 """How long a line may wait for others to be written with it. Measured in a busy loop: a line costs 1 us of CPU here, and 4 more

@@ -1,8 +1,8 @@
 """The worker's statements: one method each, one round trip each, and no connection is ever lent out.
 
 Every method takes a connection from the pool, runs one statement of `sql/`, and gives the connection back before it returns, so
-holding one across SMTP is impossible by construction. Batches go in as columns. A connection that failed in any way that isn't
-an answer is terminated, never reused: after a time-out or a cancellation nobody knows what it would answer next.
+holding one across SMTP is impossible by construction. Batches go in as columns or as JSON. A connection that failed in any way
+that isn't an answer is terminated, never reused: after a time-out or a cancellation nobody knows what it would answer next.
 
 All methods raise StoreUnavailable when there was no answer (the statement may have run all the same: every statement is fenced
 and may be repeated) and StoreRefused when the answer was no. All may be cancelled, with the same uncertainty.
@@ -133,6 +133,10 @@ class Ending(msgspec.Struct, frozen=True):
 
     job: Job
     conclusion: Record | Release
+
+
+LOST = Marked("lost", (), 0.0)
+"""What a job is told that the server leaves out: somebody's trigger may keep a row from being changed."""
 
 
 class Asked(msgspec.Struct, omit_defaults=True):
@@ -292,20 +296,16 @@ class Store:
 
     async def mark(self, requests: Sequence[MarkRequest]) -> list[Marked]:
         """Mark jobs; one decision for each request, in the requests' order."""
-        rows = await self._fetch(
-            "mark",
-            _json([Asked(request.job.id, request.job.token, request.sending, request.recipients) for request in requests]),
-            self._settings.lease.duration_s,
-        )
+        lines = _json("mark", [Asked(each.job.id, each.job.token, each.sending, each.recipients) for each in requests])
+        rows = await self._fetch("mark", lines, self._settings.lease.duration_s)
         found = {row["token"]: Marked(row["verdict"], tuple(row["accepted"] or ()), row["expires_in_s"] or 0.0) for row in rows}
-        return [found[request.job.token] for request in requests]
+        return [found.get(request.job.token, LOST) for request in requests]
 
     async def record(self, endings: Sequence[Ending]) -> list[Written]:
         """Write outcomes (and what goes back to ready with a delay); one answer for each, in order."""
         jobs = [ending.job for ending in endings]
         records = [ending.conclusion for ending in endings if isinstance(ending.conclusion, Record)]
-        with translated("record"):
-            lines = _json([_recorded(job, record) for job, record in zip(jobs, records, strict=True)])
+        lines = _json("record", [_recorded(job, record) for job, record in zip(jobs, records, strict=True)])
         rows = await self._fetch("record", lines)
         return _answers(rows, jobs)
 
@@ -398,8 +398,9 @@ class Store:
         return rows
 
 
-def _json(value: object) -> str:
-    return msgspec.json.encode(value).decode()
+def _json(operation: str, value: object) -> str:
+    with translated(operation):
+        return msgspec.json.encode(value).decode()
 
 
 def _recorded(job: Job, record: Record) -> Recorded:

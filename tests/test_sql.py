@@ -110,7 +110,9 @@ async def test_a_row_fits_the_value_that_is_made_of_it(connection: asyncpg.Conne
     assert [attribute.name for attribute in attributes] == list(RESULTS[name].__annotations__)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if re.search(r"\$\d+ ?(?:uuid|, \$\d+ uuid)", header(name))])
+@pytest.mark.parametrize(
+    "name", [name for name in NAMES if re.search(r"\$\d+ ?(?:uuid|, \$\d+ uuid)|--  +id, token", header(name))]
+)
 def test_a_statement_that_is_given_a_token_names_its_fence(name: str) -> None:
     """And uses it."""
     assert "ence" in header(name)

@@ -2,7 +2,7 @@
 --
 -- $1 text[], $2 smallint[]        levels (queue, priority), in the order in which they are served
 -- $3 timestamptz[], $4 bigint[]   (available_at, id) behind which each level is looked at; ('-infinity', 0) looks at all of it
--- $5 integer                      how many slots wait
+-- $5 integer                      how many jobs are wanted
 -- $6 uuid[]                       a fresh random token for each of them, known to the caller even if the answer is lost
 -- $7 text, $8 float8              owner's name, for people; lease in seconds
 -- $9 boolean, $10 float8          whether the caller has been connected long enough to take over; grace in seconds

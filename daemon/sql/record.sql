@@ -16,10 +16,10 @@
 --
 -- Rows locked: those written, until this statement commits.  Index: the primary keys.
 -- Fence: id + token, unfinished (or in_doubt and now sent).  Evidence: id + uid.
--- Result: (id, token, outcome, state), one row a triple, in no order; state is
+-- Result: (id, token, outcome, state), one row a job, in no order; state is
 --   done   written now, or by an earlier try whose answer was lost      busy   locked by another transaction: again
 --   lost   the lease was lost (evidence is left)
--- Every triple goes through once, from the probe to the answer: joined to the questions again (nested loops) a batch of 100 cost
+-- Every job goes through once, from the probe to the answer: joined to the questions again (nested loops) a batch of 100 cost
 -- twice as much.  What was held can't be late, so only the others are looked at again.  The ledger is written in id order, so that
 -- two statements that write the same rows wait for each other in the same order.
 -- (OFFSET 0 keeps the planner from hashing a whole index for one probe; BETWEEN from walking all of it, see claim.sql.)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -23,6 +24,9 @@ class Bench:
         self.now_s = 0.0
         self.opened = 0
         self.broken = False
+        self.last: Connection | None = None
+        self._is_connected, self._may_go_on = asyncio.Event(), asyncio.Event()
+        self._may_go_on.set()
         self._settings = Settings(dsn=dsn)
         self.shared = Connections(self._connect, limit=LIMIT, idle_s=IDLE_S, clock=lambda: self.now_s)
 
@@ -30,13 +34,35 @@ class Bench:
         if self.broken:
             raise StoreUnavailable("nobody answers")
         self.opened += 1
-        return await connect(self._settings, application_name="a test")
+        self.last = await connect(self._settings, application_name="a test")
+        self._is_connected.set()
+        await self._may_go_on.wait()
+        return self.last
 
     async def take(self) -> Connection:
         """Take one, and see that it works."""
         connection = await self.shared.take(WAIT_S)
         assert await connection.fetchval("SELECT 1") == 1
         return connection
+
+    @asynccontextmanager
+    async def opening(self) -> AsyncIterator[list[Connection | StoreUnavailable]]:
+        """Let a connection be on its way while the block runs; afterwards the list holds it, or why there is none."""
+        self._may_go_on.clear()
+        self._is_connected.clear()
+        found: list[Connection | StoreUnavailable] = []
+
+        async def take() -> None:
+            try:
+                found.append(await self.shared.take(WAIT_S))
+            except StoreUnavailable as error:
+                found.append(error)
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(take())
+            await self._is_connected.wait()
+            yield found
+            self._may_go_on.set()
 
 
 @pytest.fixture
@@ -159,3 +185,22 @@ async def test_closing_ends_all_of_them(bench: Bench) -> None:
     bench.shared.give_back(used, sound=True)  # its user finds out in its own time
     with pytest.raises(StoreUnavailable):
         await bench.take()
+
+
+async def test_what_was_being_opened_when_all_expired_serves_once(bench: Bench) -> None:
+    """It may lead to the server that isn't wanted any more."""
+    async with bench.opening() as found:
+        bench.shared.expire()
+    (connection,) = found
+    assert isinstance(connection, Connection)
+    bench.shared.give_back(connection, sound=True)
+    assert connection.is_closed()
+
+
+async def test_what_was_being_opened_when_all_was_closed_is_ended(bench: Bench) -> None:
+    """Nobody is there to close it later."""
+    async with bench.opening() as found:
+        bench.shared.close()
+    assert isinstance(found[0], StoreUnavailable)
+    assert bench.last is not None
+    assert bench.last.is_closed()

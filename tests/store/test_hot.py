@@ -24,7 +24,7 @@ FROM generate_series(1, 2000) AS g
 @pytest.mark.parametrize("vacuum", ["off", "on", "in vain"])
 @pytest.mark.parametrize("length", [300, 600, 900])
 async def test_claims_extensions_and_marks_touch_no_index(databases: Databases, length: int, vacuum: str) -> None:
-    """At least 95 of 100 such updates stay on their page (HOT): more than half was left free, and no index has them."""
+    """At least 99 of 100 such updates stay on their page (HOT): two thirds were left free, and no index has them."""
     totals = {name: [0, 0] for name in ("claim", "extend", "mark")}
     async with databases.fresh() as database:
         connections = {name: await database.connect() for name in totals}
@@ -59,4 +59,4 @@ async def test_claims_extensions_and_marks_touch_no_index(databases: Databases, 
             await counted("mark", json.dumps(marks), 30.0)
     for name, (updated, stayed) in totals.items():
         assert updated == (0 if vacuum == "in vain" and name == "extend" else 2_000)
-        assert stayed >= 0.95 * updated
+        assert stayed >= 0.99 * updated

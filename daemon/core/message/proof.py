@@ -31,8 +31,9 @@ from daemon.core.message.address import Mailbox
 from daemon.core.message.body import Part
 from daemon.core.message.brief import Field, decoded, is_read
 
-# No LF but those at their ends, no end without a CR before it.
+# No LF but those at their ends, no end without a CR before it. It keeps something for each line, so it isn't for large mails.
 _LINES = re.compile(rb"(?:.{0,998}\r\n)+")
+_LINE_MAX = 998
 _BARE_CR = re.compile(rb"\r[^\n]")
 _LARGE = 65_536
 _KEPT = 4_096
@@ -62,11 +63,19 @@ def mismatch(content: bytes, asked: Asked) -> str:
 
 
 def _wire_fault(content: bytes) -> str:
-    if _LINES.fullmatch(content) and not _BARE_CR.search(content):
+    if len(content) <= _LARGE and _LINES.fullmatch(content) and not _BARE_CR.search(content):
         return "octets" if 0 in content else ""
     pairs = content.count(b"\r\n")
-    is_whole = content.count(b"\r") == content.count(b"\n") == pairs and content.endswith(b"\r\n")
-    return "line length" if is_whole else "line ends"
+    if content.count(b"\r") != pairs or content.count(b"\n") != pairs or not content.endswith(b"\r\n"):
+        return "line ends"
+    start, end = 0, len(content)
+    while start < end:
+        # To the last line end that a line from here may have: every line before it is shorter still.
+        line_end = content.rfind(b"\r\n", start, start + _LINE_MAX + 2)
+        if line_end < 0:
+            return "line length"
+        start = line_end + 2
+    return "octets" if 0 in content else ""
 
 
 def _full_fault(content: bytes, asked: Asked) -> str:

@@ -182,3 +182,25 @@ def test_mail_that_is_not_proven_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     found = outcome_of({"to": {"name": "Things, Inc.", "email": "a@example.org"}, "text": "x"})
     assert isinstance(found, Unbuildable)
     assert found.field == "To"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "fault"),
+    [
+        (b"", ""),
+        (b"x" * 999 + b"\r\n", "line length"),
+        (b"x" * 998 + b"\r\n", ""),
+        (b"x\n", "line ends"),
+        (b"x\rx\r\n", "line ends"),
+        (b"x\0\r\n", "octets"),
+        (b"x", "line ends"),
+    ],
+)
+def test_large_mails_are_looked_at_without_keeping_anything_for_each_line(
+    wrong: bytes, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An expression keeps a hundred bytes for each: with eight megabytes of empty lines that was half a gigabyte."""
+    monkeypatch.setattr(proof, "_LINES", None)
+    _, asked = plain()
+    found = mismatch(b"a line\r\n" * 10_000 + wrong, asked)
+    assert found == fault if fault else found not in {"line length", "line ends", "octets"}
