@@ -18,7 +18,7 @@ MAKEFLAGS += --no-builtin-rules
 help: ## say what can be made
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
 
-run: .venv/installed ## show mailslot at work: a database, an inbox, the daemon, one mail; ONCE=1 leaves when the mail is sent
+run: .venv/installed ## show mailslot at work: a database, an inbox, the daemon, one mail; ONCE=1 leaves when nothing is due
 	.venv/bin/python -m daemon dev $(strip $(if $(filter-out 0,$(ONCE)),--once) $(ARGS))
 
 test: .venv/installed ## run all tests; TEST_DATABASE_URL or PG_BIN choose another PostgreSQL

@@ -131,7 +131,7 @@ def _add_dev(commands: Commands) -> None:
         description="Starts an embedded PostgreSQL, a local inbox and the real daemon, and shows one invitation on its way.",
     )
     dev.set_defaults(target="daemon.cli.run:dev")
-    dev.add_argument("--once", action="store_true", help="leave when the queue is empty, with nothing left running")
+    dev.add_argument("--once", action="store_true", help="leave when nothing is due, with nothing left running")
     dev.add_argument("--dir", type=Path, default=Path(".mailslot"), metavar="DIR", help="where its data lives (%(default)s)")
     dev.add_argument("--concurrency", type=_positive, metavar="N", help="jobs at the same time")
 

@@ -158,7 +158,7 @@ class _Demo:
         elif self._asked:
             _tell("ended", "everything that was begun is finished; nothing is left running")
         elif self._once:
-            _tell("ended", f"the queue is empty; nothing is left running. The mail is in {_shown(self._inbox_folder)}")
+            _tell("ended", f"nothing is due; nothing is left running. The mail is in {_shown(self._inbox_folder)}")
         else:
             raise MailslotError("the daemon has ended, and nobody here asked it to")
 

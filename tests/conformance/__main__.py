@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import signal
 import sys
 from collections import Counter
 from pathlib import Path
@@ -19,7 +20,7 @@ from tests.conformance.judge import Judgement
 from tests.conformance.suite import AT_ONCE, judge_all, own_databases
 
 CASES = Path(__file__).parent / "cases"
-USAGE = 64
+USAGE, INTERRUPTED = 64, 130
 LONGEST = 400
 """Characters of one difference: a traceback isn't for a line."""
 
@@ -76,6 +77,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything to this file as well")
     parser.add_argument("--at-once", type=int, default=AT_ONCE, metavar="N", help="how many cases at the same time")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started is ended, as by Ctrl-C
     try:
         cases = read_all(options.files or [CASES])
     except (OSError, ValueError, TypeError, AttributeError) as error:
@@ -83,7 +85,10 @@ def main() -> int:
         return USAGE
     only = tuple(options.only)
     chosen = [case for case in cases if not only or case.id.startswith(only) or case.kind.startswith(only)]
-    judgements = asyncio.run(_main(chosen, options.at_once))
+    try:
+        judgements = asyncio.run(_main(chosen, options.at_once))
+    except KeyboardInterrupt:
+        return INTERRUPTED
     _say(_summary(judgements))
     if options.json:
         options.json.write_text(json.dumps([_as_json(judgement) for judgement in judgements], indent=1) + "\n")
