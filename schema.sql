@@ -123,7 +123,7 @@ CREATE TABLE mailslot.jobs (
     idempotency_key  mailslot.idempotency_key,
     relay_wanted     mailslot.name,                              -- by this relay only; null: as the queue's
     traceparent      mailslot.traceparent,
-    created_at       timestamptz NOT NULL DEFAULT now(),
+    created_at       mailslot.instant NOT NULL DEFAULT now(),
     -- when
     available_at     mailslot.instant NOT NULL DEFAULT now(),
     expires_at       mailslot.instant NOT NULL,

@@ -258,8 +258,9 @@ class Claimer:
     async def _claim_suspect(self) -> bool:
         asked_mono = self._ports.boottime_s()
         self._solo = await self._claim(1, suspects=True) == 1
-        self._suspects.add(self._ports.boottime_s() - asked_mono)
-        self._suspects.close(self._ports.boottime_s())
+        if not self._solo:  # only a look in vain has to be earned back: where there is one suspect there are more
+            self._suspects.add(self._ports.boottime_s() - asked_mono)
+            self._suspects.close(self._ports.boottime_s())
         self._suspect_since_mono = None
         return self._solo
 

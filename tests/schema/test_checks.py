@@ -60,6 +60,8 @@ ILLEGAL = {
     "no key": {"idempotency_key": "''"},
     "a long key": {"idempotency_key": LONG.format(501)},
     "a trace that isn't one": {"traceparent": "'00-x'"},
+    "created before mail": {"created_at": "'1999-12-31Z'"},
+    "created never": {"created_at": "'infinity'"},
     "available before mail": {"available_at": "'1999-12-31Z'"},
     "available never": {"available_at": "'infinity'"},
     "expired before mail": {"expires_at": "'1999-12-31Z'"},

@@ -721,6 +721,24 @@ async def test_an_idle_worker_takes_one_suspect_and_then_nothing_until_it_is_don
             assert (await back, await idle) != (None, None)
 
 
+async def test_suspects_are_taken_one_after_the_other_without_a_pause() -> None:
+    """Looks in vain have to be earned back, not those that find one: a crash leaves as many suspects as there were slots."""
+    bench = Bench(polls=True)
+    async with running(bench.claimer.run()), bench.slots(2) as (first, waiting):
+        (await bench.claim()).answer([])
+        look = await bench.claim()
+        assert look.options["suspects"] is True
+        bench.clock.pass_s(0.5)  # a dear look
+        look.answer([made(crashes=1)])
+        assert await first is not None
+        async with bench.slots(1):
+            (await bench.claim()).answer([])
+            again = await bench.claim()
+            assert again.options["suspects"] is True
+            again.answer([made(crashes=1)])
+            assert await waiting is not None
+
+
 async def test_a_busy_worker_looks_for_no_suspect() -> None:
     """It would have bystanders."""
     bench = Bench(polls=True)
