@@ -1,8 +1,8 @@
 """Group commit: questions that are ready at the same moment share one statement.
 
 The next batch gathers while the last one is on its way, so batches grow with the load and a lone question never waits for
-company: nothing here waits on a timer. Measured: one statement for each job ends at 3,700 jobs a second whatever the table looks
-like, batches of 50 at 30,000.
+company; the most it waits for is the statement before it, and for that no longer than `TURN_S`. Measured: one statement for each
+job ends at 3,700 jobs a second whatever the table looks like, batches of 50 at 30,000.
 """
 
 from __future__ import annotations
@@ -35,21 +35,19 @@ class Turn:
         self._wanted = 0
         """Who has the turn or waits for it; the lock alone looks free between the end of a turn and the start of the next."""
 
-    @property
-    def is_taken(self) -> bool:
-        """Whether somebody has the turn."""
-        return self._lock.locked()
-
     @asynccontextmanager
-    async def taken(self) -> AsyncIterator[None]:
-        """Wait for the statement before, but not for long; then have the turn while the block runs. Cancelling is safe."""
+    async def taken(self) -> AsyncIterator[bool]:
+        """Wait for the statement before, but not for long, then run the block; yields whether it has the turn.
+
+        Cancelling is safe.
+        """
         self._wanted += 1
         has_turn = False
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(TURN_S if self._wanted > 1 else None):
                     has_turn = await self._lock.acquire()
-            yield
+            yield has_turn
         finally:
             self._wanted -= 1
             if has_turn:

@@ -142,9 +142,8 @@ async def test_nobody_waits_long_for_his_turn() -> None:
             assert asyncio.get_running_loop().time() - began_s >= TURN_S / 2
         async with turn.taken():
             pass
-    async with turn.taken():  # and the turn is free again
-        assert turn.is_taken
-    assert not turn.is_taken
+    async with turn.taken() as mine:
+        assert mine, "the turn is free again"
 
 
 async def test_nobody_waits_long_behind_who_waited_before() -> None:
@@ -177,5 +176,7 @@ async def test_who_is_cancelled_while_he_waits_takes_no_turn() -> None:
         async with running(take()) as (waiting,):
             await turns()
             waiting.cancel()
-        assert turn.is_taken
-    assert not turn.is_taken
+        async with turn.taken() as mine:
+            assert not mine
+    async with turn.taken() as mine:
+        assert mine
